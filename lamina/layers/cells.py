@@ -83,9 +83,7 @@ class GatedRecurrentUnit(RecurrentUnit):
         return [new + update * (states[0] - new)]
 
 
-def initial_states(
-    layer: Layer, given: Tensors, expected: Sequence[Shape], x: Tensor
-) -> list[Tensor]:
+def initial_states(layer: Layer, given: Tensors, expected: Sequence[Shape], x: Tensor) -> Tensors:
     """The states from which a recurrence starts: those given, if they fit it, or zeros."""
     if not given:
         zeros = {shape: ops.full(shape, 0.0, x.dtype) for shape in expected}

@@ -77,9 +77,7 @@ def _has_layers_between(output: Tensor, sources: AbstractSet[Tensor]) -> bool:
     return False
 
 
-def _parts(
-    operands: Sequence[Tensor], seeded: bool
-) -> tuple[Tensor, Sequence[Tensor], Tensor | None]:
+def _parts(operands: Tensors, seeded: bool) -> tuple[Tensor, Tensors, Tensor | None]:
     """Output, sources and seed, from the operands of a gradient."""
     output, *others = operands
     return output, others[seeded:], others[0] if seeded else None

@@ -45,6 +45,7 @@ from lamina.graph import (
     with_final_paths,
 )
 from lamina.graph.attributes import whole
+from lamina.graph.tensor import Tensors
 from lamina.layers.checks import Sourced, origin_text
 from lamina.layers.scope import BUILDING, Record, Scope
 
@@ -70,6 +71,7 @@ class Name(Kind):
 
 
 OwnName = Annotated[str | None, OrNone(Name())]
+_Results = Tensor | tuple[Tensor, ...]
 
 
 @frozen_dataclass(kw_only=True)
@@ -148,9 +150,7 @@ class Layer(Sourced, ABC):
         return cast(Tensor, apply_layer(self, operands, self.name))
 
 
-def apply_layer(
-    layer: Layer, operands: tuple[Tensor, ...], name: str | None
-) -> Tensor | tuple[Tensor, ...]:
+def apply_layer(layer: Layer, operands: tuple[Tensor, ...], name: str | None) -> _Results:
     """Applies a layer under a name, which may differ from its own within a named network."""
     record = BUILDING.get()
     if record is not None:
@@ -169,9 +169,7 @@ def apply_layer(
             raise located(error) from None
 
 
-def _built(
-    layer: Layer, operands: tuple[Tensor, ...], record: Record
-) -> Tensor | tuple[Tensor, ...]:
+def _built(layer: Layer, operands: tuple[Tensor, ...], record: Record) -> _Results:
     """The results of a layer outside of a network, as graphs of ops."""
     path = f"{current_origin().path}/{type(layer).__name__}"
     with labelled(Origin(path.removeprefix("/"), layer.source)):
@@ -262,9 +260,7 @@ def _forward(layer: Layer, scope: Scope, operands: tuple[Tensor, ...]) -> Any:
     raise misfit
 
 
-def _misfit_of_forward(
-    signature: inspect.Signature, operands: tuple[Tensor, ...]
-) -> DefinitionError:
+def _misfit_of_forward(signature: inspect.Signature, operands: Tensors) -> DefinitionError:
     names = [*signature.parameters]
     if _binds(signature, *operands) and "scope" not in names:
         return DefinitionError(

@@ -294,18 +294,17 @@ class LocalResponseNorm(Layer):
         return x * ops.pow(total * (self.alpha / self.window) + self.k, -self.beta)
 
 
-def _averages(scope: Scope, channels: int) -> tuple[Tensor, Tensor]:
+# A mean and a variance for each channel.
+_Pair = tuple[Tensor, Tensor]
+
+
+def _averages(scope: Scope, channels: int) -> _Pair:
     """The running mean and the running variance of each channel."""
     mean = scope.state("running_mean", (channels,), Zeros())
     return mean, scope.state("running_variance", (channels,), Constant(1.0))
 
 
-def _move(
-    scope: Scope,
-    averages: tuple[Tensor, Tensor],
-    statistics: tuple[Tensor, Tensor],
-    momentum: float | None,
-) -> None:
+def _move(scope: Scope, averages: _Pair, statistics: _Pair, momentum: float | None) -> None:
     """Moves the running averages towards a batch; without momentum, to the mean of all."""
     share: Tensor | float
     if momentum is None:
@@ -322,7 +321,7 @@ def _move(
 
 
 def _by_averages(
-    scope: Scope, x: Tensor, averages: tuple[Tensor, Tensor], layer: BatchNorm | InstanceNorm
+    scope: Scope, x: Tensor, averages: _Pair, layer: BatchNorm | InstanceNorm
 ) -> Tensor:
     """The normalisation in inference.
 

@@ -77,7 +77,7 @@ class _Recurrent(RecurrentUnit, ABC):
             for reverse in (False, True) if self.bidirectional else (False,):
                 suffix = f"_l{layer}{'_reverse' if reverse else ''}"
                 first = initial[len(final)]
-                stacks = self._direction(scope, x, inside, first, suffix, reverse=reverse)
+                stacks = self._direction(scope, x, inside, first, suffix)
                 final.append([stack[0 if reverse else length - 1] for stack in stacks])
                 y = stacks[0] if inside is None else ops.where(inside, stacks[0], 0)
                 outputs.append(ops.transpose(y, (1, 0, 2)))
@@ -100,14 +100,7 @@ class _Recurrent(RecurrentUnit, ABC):
         return [[state[:, number] for state in states] for number in range(count)]
 
     def _direction(
-        self,
-        scope: Scope,
-        x: Tensor,
-        inside: Tensor | None,
-        initial: Tensors,
-        suffix: str,
-        *,
-        reverse: bool,
+        self, scope: Scope, x: Tensor, inside: Tensor | None, initial: Tensors, suffix: str
     ) -> Tensors:
         """The states of one layer in one direction: [length, batch, features]."""
         (inputs,) = static(x.shape[2:])
@@ -141,10 +134,8 @@ class _Recurrent(RecurrentUnit, ABC):
                 new = [ops.where(elements[1], after, before) for after, before in pairs]
             return new, []
 
-        stacks, _ = ops.recurrence(
-            *(iteration, initial, sequences, constants), reverse=reverse, truncate=self.truncate
-        )
-        return stacks
+        loop, reverse = (iteration, initial, sequences, constants), suffix.endswith("_reverse")
+        return ops.recurrence(*loop, reverse=reverse, truncate=self.truncate)[0]
 
 
 def _is_state(tensor: Tensor) -> bool:

@@ -24,9 +24,9 @@ from lamina.checks.kinds import (
     Misfit,
     ModelType,
     NotNegative,
-    Number,
     Operands,
     OrNone,
+    Probability,
     Row,
 )
 from lamina.checks.origin import Origin, current_origin, labelled, located
@@ -52,6 +52,8 @@ Regularizer = Callable[[Tensor], Tensor]
 Dimensions = Annotated[Shape, Row(Extent(), example="x.shape")]
 # Dimensions of a parameter or a state. `_variable` refuses one that depends on the batch.
 Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]
+_AnyType = Annotated[DTypeLike | None, OrNone(ElementType())]
+_FloatType = Annotated[DTypeLike | None, OrNone(ModelType())]
 
 _INITIALIZER = Function("lm.init.XavierUniform()", "an initializer, a function")
 _REGULARIZER = Function("lm.L2(1e-4)", "a regularizer, a function")
@@ -288,9 +290,8 @@ class Scope:
         _require_function("initializer", init, "lm.init.XavierUniform()")
         if regularizer is not None:
             _require_function("regularizer", regularizer, "lm.L2(1e-4)")
-        parameters = self._record.parameters
-        first_use = f"{self._name}.{name}" not in parameters
-        tensor = self._variable(parameters, "parameter", name, shape, init)
+        first_use = f"{self._name}.{name}" not in self._record.parameters
+        tensor = self._variable("parameter", name, shape, init, self.dtype)
         if regularizer is not None and first_use:
             named = self._record.hyperparameters.of(regularizer, f"penalty/{self._name}.{name}")
             wide = widened(tensor)
@@ -361,12 +362,7 @@ class Scope:
 
     @checked
     def state(
-        self,
-        name: str,
-        shape: Extents,
-        init: Initializer,
-        *,
-        dtype: Annotated[DTypeLike | None, OrNone(ElementType())] = None,
+        self, name: str, shape: Extents, init: Initializer, *, dtype: _AnyType = None
     ) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
@@ -377,7 +373,7 @@ class Scope:
         """
         _require_function("initializer", init, "lm.init.Zeros()")
         element_type = self.dtype if dtype is None else shapes.as_dtype(dtype)
-        tensor = self._variable(self._record.states, "state", name, shape, init, element_type)
+        tensor = self._variable("state", name, shape, init, element_type)
         tensor = self._record.updates.get(f"{self._name}.{name}", tensor)
         return widened(tensor) if self._wide else tensor
 
@@ -460,12 +456,7 @@ class Scope:
 
     @checked
     def uniform(
-        self,
-        shape: Dimensions,
-        low: float = 0.0,
-        high: float = 1.0,
-        *,
-        dtype: Annotated[DTypeLike | None, OrNone(ModelType())] = None,
+        self, shape: Dimensions, low: float = 0.0, high: float = 1.0, *, dtype: _FloatType = None
     ) -> Tensor:
         """Random numbers from low (included) to high, new in every training step.
 
@@ -483,9 +474,7 @@ class Scope:
         return ops.normal(shape, *self._key(), dtype=self._computing) * deviation + mean
 
     @checked
-    def bernoulli(
-        self, shape: Dimensions, probability: Annotated[float, Number("[0, 1]")]
-    ) -> Tensor:
+    def bernoulli(self, shape: Dimensions, probability: Probability) -> Tensor:
         """1 with the given probability, else 0; new in every training step."""
         return ops.bernoulli(shape, probability, *self._key(), dtype=self._computing)
 
@@ -527,15 +516,10 @@ class Scope:
         return self._record.seed, self._record.step, self._record.random_streams - 1
 
     def _variable(
-        self,
-        variables: dict[str, Variable],
-        role: str,
-        name: str,
-        shape: tuple[int, ...],
-        init: Initializer,
-        dtype: DType | None = None,
+        self, role: str, name: str, shape: tuple[int, ...], init: Initializer, dtype: DType
     ) -> Tensor:
-        full = f"{self._name}.{name}"
+        record, full = self._record, f"{self._name}.{name}"
+        variables = record.parameters if role == "parameter" else record.states
         fixed = static(shape)
         if full in variables:
             tensor = variables[full].tensor
@@ -546,9 +530,8 @@ class Scope:
                     advice="A layer that is used twice has one set of parameters: make two layers.",
                 )
             return tensor
-        tensor = leaf(full, role, fixed, dtype or self.dtype)
-        number = len(self._record.parameters) + len(self._record.states)
-        stream = INITIAL_VALUE_STREAMS + number
+        tensor = leaf(full, role, fixed, dtype)
+        stream = INITIAL_VALUE_STREAMS + len(record.parameters) + len(record.states)
         variables[full] = Variable(full, tensor, init, stream)
         return tensor
 

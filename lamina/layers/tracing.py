@@ -13,9 +13,13 @@ from lamina.base.shapes import DType
 from lamina.checks.origin import Origin, current_origin, labelled, located
 from lamina.errors import DefinitionError, LaminaError
 from lamina.graph import CONSTANT, Graph, Tensor, apply, leaf, rebuild, rewrite, topological
+from lamina.graph.tensor import Tensors
 from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope
+
+# Of each tensor of a definition, the prefix of its parameters' names, `"1"`, and its path.
+_Names = Mapping[Tensor, tuple[str, str]]
 
 
 @frozen_dataclass(eq=False, repr=False)
@@ -32,9 +36,9 @@ class Trace:
 
 @without_collections
 def trace(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    names: Mapping[Tensor, tuple[str, str]],
+    inputs: Tensors,
+    outputs: Tensors,
+    names: _Names,
     *,
     dtype: DType,
     training: bool,
@@ -43,8 +47,6 @@ def trace(
     """Builds the graph of ops of a definition: each layer is replaced by its own graph.
 
     Args:
-        names: for each tensor of the definition, the prefix of its parameters' names, `"1"`, and
-            its path, `"net/1:Linear"`.
         input_dtypes: the dtypes of the arrays that the program is given and casts first.
     """
     record = Record(dtype, training)
@@ -61,9 +63,7 @@ def trace(
 
 
 def applied(
-    nodes: Sequence[Tensor],
-    operands: Mapping[Tensor, Tensor],
-    name_of: Callable[[Tensor], str | None],
+    nodes: Tensors, operands: Mapping[Tensor, Tensor], name_of: Callable[[Tensor], str | None]
 ) -> dict[Tensor, Tensor]:
     """The nodes of a definition, operands first, applied to the replacements of its inputs."""
     new = dict(operands) | _isolated(nodes, operands)
@@ -99,10 +99,7 @@ def _isolated(nodes: Sequence[Tensor], operands: Mapping[Tensor, Tensor]) -> dic
 
 
 def traced_within(
-    scope: Scope,
-    operands: Mapping[Tensor, Tensor],
-    outputs: Sequence[Tensor],
-    names: Mapping[Tensor, tuple[str, str]],
+    scope: Scope, operands: Mapping[Tensor, Tensor], outputs: Tensors, names: _Names
 ) -> tuple[Tensor, ...]:
     """The results of a definition that is a part of a layer, as graphs of ops."""
     record, prefix = scope._record, scope._name  # pyright: ignore[reportPrivateUsage]
@@ -163,9 +160,7 @@ class _Tracer:
         self._sources: set[Tensor] = set()
         self._graphs: dict[int, Graph] = {}
 
-    def built(
-        self, outputs: Sequence[Tensor], names: Mapping[Tensor, tuple[str, str]]
-    ) -> tuple[Tensor, ...]:
+    def built(self, outputs: Tensors, names: _Names) -> tuple[Tensor, ...]:
         """The replacements of the outputs of a definition, with names as for `trace`."""
         nodes = topological(outputs)
         self._sources |= sources_of(nodes)
@@ -236,9 +231,7 @@ class _Tracer:
         record.updates.update((k, new.get(v, v)) for k, v in changed.items())
         return tuple([new.get(result, result) for result in results])
 
-    def _build_inner(
-        self, results: Sequence[Tensor], operands: tuple[Tensor, ...], prefix: str, path: str
-    ) -> None:
+    def _build_inner(self, results: Tensors, operands: Tensors, prefix: str, path: str) -> None:
         """Builds the layers that a layer has applied in its `forward`."""
         inside = topological(results, operands)
         if not any(tensor.op is LAYER for tensor in inside):

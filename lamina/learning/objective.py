@@ -14,6 +14,7 @@ from lamina.base.shapes import DType, Size, float32, shape_text
 from lamina.checks.origin import Origin, labelled, warn
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
 from lamina.graph import Tensor, described, leaf
+from lamina.graph.tensor import Tensors
 from lamina.layers.scope import BUILDING, IndexLimit, partners
 from lamina.layers.tracing import Trace, limits_of_ops
 from lamina.learning.by_output import FunctionMetric, LossTerm, OfOutput, advice_on_names, terms_of
@@ -216,11 +217,7 @@ def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
 
 
 def _compared(
-    terms: Sequence[LossTerm],
-    outputs: Sequence[Tensor],
-    leaves: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    dtype: DType,
+    terms: Sequence[LossTerm], outputs: Tensors, leaves: Tensors, weights: Tensors, dtype: DType
 ) -> list[_Compared]:
     """What each term compares, with its share of the targets and weights."""
     expected = [_expected(term, outputs) for term in terms]
