@@ -189,9 +189,6 @@ class RecentPrograms(Generic[Key]):
         # A copy compiles its own programs, also if it is unpickled on another machine.
         return RecentPrograms, (self._advice,)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._programs
-
     def get(self, key: Key, make: Callable[[Key], CompiledProgram]) -> CompiledProgram:
         """The program for a key, made by `make` if it is not in the cache."""
         if key == self._latest:

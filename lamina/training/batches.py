@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from itertools import tee
@@ -292,13 +292,14 @@ class BatchRunner(Named):
         names = [tensor.attributes["name"] for tensor in self._graph.graph.inputs]
         return dict(zip(names, self._arrays_of(dataset), strict=True))
 
-    def in_order(self, resident: Examples, batches: Iterable[Array]) -> Iterable[Array]:
-        """The batches, which are run in this order; a stream is told."""
-        if not isinstance(resident, Streamed):
-            return batches
-        batches, told = tee(batches)
-        resident.begin(self._as_run(told))
-        return batches
+    def in_order(
+        self, resident: Examples, batches: Iterable[Array]
+    ) -> Iterator[tuple[Examples, Array]]:
+        """The batches with their examples; they are run in this order, and a stream is told."""
+        if isinstance(resident, Streamed):
+            batches, told = tee(batches)
+            resident.begin(self._as_run(told))
+        return ((resident, rows) for rows in batches)
 
     def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches that programs run for some batches."""

@@ -121,7 +121,7 @@ class EpochsOfDataset:
         training, before = self._training, epoch * self.steps + done
         given = self._dataset, training.batch_size, before, self.steps - done, self._seed
         batches = batches_after(*given, drop_last=self._drop_last)
-        return ((self._resident, rows) for rows in training.in_order(self._resident, batches))
+        return training.in_order(self._resident, batches)
 
     def advance(self, steps: int) -> None:
         pass

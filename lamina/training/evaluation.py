@@ -140,8 +140,7 @@ class Evaluation(BatchRunner):
     def run(self, resident: Examples, examples: int) -> Recorded:
         """Evaluates all examples of an uploaded data set, in their order."""
         groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
-        groups = self.in_order(resident, groups)
-        return joined([self._run_batches(resident, rows) for rows in groups])
+        return joined([self._run_batches(*group) for group in self.in_order(resident, groups)])
 
     def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:
         """Evaluates the examples of a stream, in their order, and closes its reader."""
@@ -150,5 +149,4 @@ class Evaluation(BatchRunner):
             if sample is None:
                 return joined([])
             with self.fed(reader, sample, steps=steps) as feed:
-                groups = feed.groups(steps, stopped)
-                return joined([self._run_batches(resident, rows) for resident, rows in groups])
+                return joined([self._run_batches(*group) for group in feed.groups(steps, stopped)])

@@ -322,8 +322,7 @@ class Training(BatchRunner):
         size, done = self.batch_size, self.steps_done
         batches = batches_after(data, size, done, steps, seed, drop_last=drop_last)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
-            groups = ((resident, rows) for rows in self.in_order(resident, batches))
-            pieces = list(self.pieces(groups, interrupt))
+            pieces = list(self.pieces(self.in_order(resident, batches), interrupt))
         return joined(pieces).losses
 
     def _run_stream(self, stream: Stream, steps: int, seed: int, *, drop_last: bool) -> Array:
