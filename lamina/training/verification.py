@@ -15,7 +15,7 @@ from lamina.checks.kinds import Instance
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data
 from lamina.engines.discovery import devices, open_engine
-from lamina.engines.engine import Device
+from lamina.engines.engine import Device, Memory
 from lamina.graph import Graph, Tensor
 from lamina.learning.by_output import Losses, as_loss
 from lamina.learning.optimizers import SGD
@@ -159,29 +159,27 @@ def verify(
 
 def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int) -> list[Finding]:
     """In float64, in random directions d: (L(p + e d) - L(p - e d)) / 2e against gradient . d."""
-    engine = open_engine("interpreter")
     # The loss in training mode, and the gradient of each parameter, under its name.
-    dtypes, targets = dataset.input_dtypes, target_specs(dataset)
-    batch = BatchSpecs(network, shapes.float64, None, dtypes, targets)
+    batch = BatchSpecs(network, shapes.float64, None, dataset.input_dtypes, target_specs(dataset))
     forward = evaluation_graph(batch, loss, training=True)
     value: Tensor = dict(forward.graph.outputs)["loss"]
     variables = forward.trace.record.parameters
     gradient = gradients(value, [variable.tensor for variable in variables.values()])
     outputs = (("loss", value), *zip(variables, gradient, strict=True))
     graph = BatchGraph(Graph(forward.graph.inputs, outputs), forward.trace)
-    parameters = Parameters(network, engine, Precision(shapes.float64), seed)
+    parameters = Parameters(network, open_engine("interpreter"), Precision(shapes.float64), seed)
     memories = parameters.with_random_state()
     compiled = compile_for_batch(graph, len(dataset), parameters.placement, memories, "verify")
     arrays = (*dataset.input_arrays, *dataset.target_arrays)
 
-    def loss_here() -> float:
+    def loss_with(memory: Memory, value: Array) -> float:
+        memory.write(value)
         compiled.run(arrays)
         return compiled.executable.scalar("loss")
 
     compiled.run(arrays)
-    wanted = dict(graph.graph.outputs)
     slopes = {
-        name: compiled.executable.output(name) for name in parameters.variables if name in wanted
+        name: compiled.executable.output(name) for name in parameters.variables if name in variables
     }
     largest = max((float(np.linalg.norm(slope)) for slope in slopes.values()), default=0.0)
     smallest = max(NEGLIGIBLE * largest, 1e-8)
@@ -200,11 +198,9 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
             size = max(abs(exact), float(np.linalg.norm(analytic)), smallest)
             best = np.inf
             for length in (scale, scale / 10, scale / 100):
-                ends: list[float] = []
-                for sign in (1.0, -1.0):
-                    memory.write(start + sign * length * direction)
-                    ends.append(loss_here())
-                deviation = abs((ends[0] - ends[1]) / (2 * length) - exact) / size
+                change = loss_with(memory, start + length * direction)
+                change -= loss_with(memory, start - length * direction)
+                deviation = abs(change / (2 * length) - exact) / size
                 if np.isfinite(deviation):
                     best = min(best, deviation)
                 if best <= GRADIENT_TOLERANCE:
@@ -256,14 +252,7 @@ def _changes(
     network: Network, loss: Loss, dataset: Dataset, engine: str, dtype: DType, seed: int
 ) -> dict[str, tuple[Array, Array]]:
     """Each parameter, and its change in one training step of gradient descent."""
-
-    def fitting(array: Array) -> Array:
-        return array.astype(dtype.numpy) if array.dtype.kind == "f" else array
-
-    converted = Dataset(
-        tuple(fitting(array) for array in dataset.input_arrays),
-        tuple(fitting(array) for array in dataset.target_arrays) or None,
-    )
+    converted = Dataset(dataset.input_arrays, dataset.target_arrays or None, dtype=dtype.name)
     parameters = Parameters(network, open_engine(engine), Precision(dtype), seed)
     options = TrainingOptions(loss, SGD(0.1))
     with Training(parameters, options, converted, len(converted), seed=seed) as training:

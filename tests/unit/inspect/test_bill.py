@@ -119,6 +119,13 @@ def test_the_largest_batch_fits_and_the_next_does_not(memory, training):
         assert SMALL.max_batch_size(SMALL.plan(count, *how).peak_bytes, *how) >= count
 
 
+def test_a_larger_batch_fits_in_mixed_precision():
+    net = lm.Sequential(lm.Input(64), lm.Linear(512), lm.ReLU(), lm.Linear(10))
+    how = "10 MiB", lm.CrossEntropy(), lm.Adam()
+    mixed = net.max_batch_size(*how, dtype="mixed-bfloat16")
+    assert mixed > 1.5 * net.max_batch_size(*how)
+
+
 def test_without_an_amount_the_memory_of_the_device_counts(monkeypatch):
     available: list[int | None] = [100_000]
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: available[0])
