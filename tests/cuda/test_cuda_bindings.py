@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from doubles import CudaDouble as CudaDouble
 
 import cuda_machine
 import lamina
-from cuda_machine.engine import skip_without_nvrtc
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-skip_without_nvrtc()
 
 SOURCE = Path(cuda_machine.__file__).with_name("recording_driver.c")
 LIBRARIES = "libcuda.so.1", "libcublasLt.so.13"

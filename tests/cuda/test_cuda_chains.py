@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 from alternatives import schedules_of
 from chain_cases import CASES, check_chains
-
-from cuda_machine.engine import skip_without_nvrtc
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-
 from test_cuda_schedules import engine
-
-skip_without_nvrtc()
 
 # These always run; the others if `--part` chooses them.
 FIRST = ("causal", "mixed-bfloat16")

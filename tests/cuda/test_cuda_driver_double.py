@@ -14,28 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from doubles import CudaDouble, CUresult, DeviceDescription, DriverDouble, Order, OutsideTheDouble
+from doubles import driver as real_driver
+from doubles import nvrtc as real_nvrtc
 
-pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
-
-from cuda.bindings import driver as real_driver
-from cuda.bindings import nvrtc as real_nvrtc
-from cuda.bindings.driver import (
-    CUdevice_attribute,
-    CUdeviceptr,
-    CUevent_flags,
-    CUfunction_attribute,
-    CUresult,
-    CUstreamCaptureMode,
-)
-
-from cuda_machine.driver_double import CudaDouble, DriverDouble
-from cuda_machine.driver_state import DeviceDescription, OutsideTheDouble
-from cuda_machine.engine import skip_without_nvrtc
 from cuda_machine.faults import Fault
 from cuda_machine.nvrtc_double import NvrtcDouble
-from cuda_machine.operations import Order
-
-skip_without_nvrtc()
 
 SOURCE = r"""
 extern "C" __global__ void set_value(int* target, int value) { *target = value; }
@@ -54,10 +38,12 @@ extern "C" __global__ void unknown(int* target) { asm volatile("pmevent 7;"); }
 LATE, EARLY = Order("late"), Order("early")
 TWO = [DeviceDescription("first"), DeviceDescription("second", (9, 0))]
 NON_BLOCKING = 1
-DYNAMIC = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-GLOBAL = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-THREAD_LOCAL = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-RELAXED = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+CUdeviceptr = real_driver.CUdeviceptr
+NUMA_ID = real_driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_NUMA_ID
+DYNAMIC = real_driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+GLOBAL = real_driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+THREAD_LOCAL = real_driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+RELAXED = real_driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 @functools.cache
@@ -279,7 +265,7 @@ REFUSED: list[tuple[str, str, Callable[[Session], str]]] = [
      lambda s: s.error("cuEventElapsedTime", s.event(), s.event())),
     ("the time of what has not run", "NOT_READY", timed),
     ("the time of an event without time", "INVALID_HANDLE",
-     lambda s: timed(s, CUevent_flags.CU_EVENT_DISABLE_TIMING)),
+     lambda s: timed(s, real_driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)),
     ("no capture", "ILLEGAL_STATE", lambda s: s.error("cuStreamEndCapture", s.own)),
     ("two captures", "ILLEGAL_STATE",
      lambda s: s.error("cuStreamBeginCapture", s.capturing(), THREAD_LOCAL)),
@@ -309,7 +295,7 @@ def test_calls_before_initialization_fail():
 
 OUTSIDE: list[tuple[str, Callable[[Session], object]]] = [
     ("no value for CU_DEVICE_ATTRIBUTE_NUMA_ID",
-     lambda s: s("cuDeviceGetAttribute", CUdevice_attribute.CU_DEVICE_ATTRIBUTE_NUMA_ID, 0)),
+     lambda s: s("cuDeviceGetAttribute", NUMA_ID, 0)),
     ("1 parameters for a kernel of 2", lambda s: s.parameters((1,), (c_int,))),
     ("2 has 8 bytes, the parameter has 4", lambda s: s.parameters((1, 2), (c_void_p, c_longlong))),
     ("1 has 4 bytes, the parameter has 8", lambda s: s.parameters((1, 2), (c_float, c_int))),

@@ -20,23 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import data, kernel, network, opened, read
+from doubles import CudaDouble, CUresult, DeviceDescription, DriverDouble, Order
 
 import lamina as lm
 from lamina.engines.cuda import calls, devices, requirements
 from lamina.engines.cuda.build import architecture_of
 from lamina.engines.discovery import open_engine
 from lamina.errors import EngineError, InternalError, LaminaError
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-
-from cuda.bindings.driver import CUresult
-
-from cuda_machine.driver_double import CudaDouble, DriverDouble
-from cuda_machine.driver_state import DeviceDescription
-from cuda_machine.engine import needing_nvrtc
-from cuda_machine.operations import Order
-
-needs_nvrtc = needing_nvrtc()
 
 
 def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -> str:
@@ -288,7 +278,6 @@ def test_kernels_are_compiled_for_the_device(capability, expected):
     assert architecture_of(capability, (75, 80, 86, 89, 90, 100, 120)) == expected
 
 
-@needs_nvrtc
 def test_a_kernel_that_nvrtc_refuses_is_shown(driver):
     kernels = [
         f'extern "C" __global__ void {name}(int *y) {{\n    *y = {value};\n}}'
@@ -301,7 +290,6 @@ def test_a_kernel_that_nvrtc_refuses_is_shown(driver):
     assert "line 4        *y = z;" in text
 
 
-@needs_nvrtc
 def test_compiled_kernels_are_kept_on_disk(use, counts):
     text = 'extern "C" __global__ void kept_once(int *x) { *x = 7; }'
     for _ in range(2):
@@ -311,7 +299,6 @@ def test_compiled_kernels_are_kept_on_disk(use, counts):
     assert counts["cuModuleLoadData"] == 2
 
 
-@needs_nvrtc
 def test_kernels_are_compiled_at_once_and_found_in_other_texts(
     driver, counts, monkeypatch, tmp_path
 ):
@@ -344,7 +331,6 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(
     assert counts["nvrtcCompileProgram"] == 3
 
 
-@needs_nvrtc
 def test_a_product_is_rounded_before_it_is_added(driver):
     text = 'extern "C" __global__ void added(float *x) { x[0] = x[1] * x[1] + x[2]; }'
     buffer = driver.allocate(12)
@@ -366,7 +352,6 @@ def fitted(engine: str) -> lm.Model:
     return model
 
 
-@needs_nvrtc
 @pytest.mark.parametrize(("order", "capability"), [("late", (8, 0)), ("random", (9, 0))])
 def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
     use, counts, order, capability, monkeypatch, tmp_path
@@ -384,7 +369,6 @@ def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
         np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
 
 
-@needs_nvrtc
 def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
     # Each piece of an epoch writes the numbers of its examples; here there is one piece.
     monkeypatch.setattr("lamina.training.training.PIECE_SECONDS", 1e9)
@@ -403,7 +387,6 @@ def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
         assert many[name] == few[name], name
 
 
-@needs_nvrtc
 @pytest.mark.usefixtures("double")
 def test_a_step_is_one_graph_launch(counts):
     x, y = data(8)
@@ -417,7 +400,6 @@ def test_a_step_is_one_graph_launch(counts):
     assert used["cuLaunchKernel"] == used["cuMemAlloc"] == used["cuStreamSynchronize"] == 0
 
 
-@needs_nvrtc
 def test_all_memory_is_freed(double):
     model = fitted("cuda")
     model.predict(data()[0])
@@ -426,7 +408,6 @@ def test_all_memory_is_freed(double):
     assert [one for one in double.leaks() if "bytes on device" in one] == []
 
 
-@needs_nvrtc
 def test_each_gpu_has_a_model_of_its_own(use):
     use(DeviceDescription("A"), DeviceDescription("B", (9, 0)))
     x, _ = data()
@@ -435,7 +416,6 @@ def test_each_gpu_has_a_model_of_its_own(use):
     np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
 
 
-@needs_nvrtc
 def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(double, driver):
     text = 'extern "C" __global__ void beyond(int *x) { x[1 << 20] = 7; }'
     launched = kernel(driver, text, [driver.allocate(4)], group=1)
@@ -454,7 +434,6 @@ def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(double, dri
     assert len(double.recover()) == 1
 
 
-@needs_nvrtc
 def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(use, counts):
     use(DeviceDescription(memory=1 << 20))
     wide = lm.Sequential(lm.Input(1000), lm.Linear(1000))
@@ -463,7 +442,6 @@ def test_memory_that_does_not_fit_is_refused_before_it_is_allocated(use, counts)
     assert counts["cuMemAlloc"] == 0
 
 
-@needs_nvrtc
 def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(use, counts):
     use(DeviceDescription(memory=3 << 20))
     net = lm.Sequential(lm.Input(1000), lm.Linear(16), lm.ReLU(), lm.Linear(4))

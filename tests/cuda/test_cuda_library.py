@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from alternatives import legal_schedules
 from cublaslt_cases import Product
+from doubles import DoubledDevice
 from error_texts import error_text
 from gpu_cases import Case, compiled, timed_candidates
 
-from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import Array
 from lamina.engines.cuda import requirements
@@ -31,8 +31,6 @@ from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
-
-skip_without_nvrtc()
 
 LAYER = Case("layer", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.matmul(x, w) + b)
 RELU = Case("relu", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.relu(ops.matmul(x, w) + b))

@@ -6,18 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from doubles import DoubledDevice
 
-from cuda_machine.engine import skip_without_nvrtc
-from lamina.base.shapes import bfloat16, float16, float32
-from lamina.engines.gpu import peaks
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-
-from cuda_machine.engine import DoubledDevice
 from cuda_machine.matrices import multiplied
 from cuda_machine.writer import HELPERS
-
-skip_without_nvrtc()
+from lamina.base.shapes import bfloat16, float16, float32
+from lamina.engines.gpu import peaks
 
 
 @pytest.mark.parametrize(

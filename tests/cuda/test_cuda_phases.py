@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from doubles import DoubledDevice
 from harness import run_program, training_step
 from test_cuda_schedules import SeparateKernels
 
 import lamina as lm
-from cuda_machine.engine import DoubledDevice, skip_without_nvrtc
 from lamina.codegen.cuda_words import CUDA
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.cuda.build import programs_of
@@ -22,9 +22,6 @@ from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.phases import extra_clocks
 from lamina.engines.gpu.schedule import TreeSchedule
 from lamina.program.program import Program
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-skip_without_nvrtc()
 
 DEVICES = {capability: DoubledDevice(capability) for capability in ((7, 5), (9, 0))}
 

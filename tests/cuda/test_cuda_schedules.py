@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import pytest
 from alternatives import schedules_of
+from doubles import CudaDouble, DoubledDevice
 from gpu_cases import CASES, LARGE, PANELS, Case, assert_close, compiled
 from harness import run_program
 
-from cuda_machine.engine import skip_without_nvrtc
 from lamina import ops
 from lamina.base.shapes import int32
 from lamina.codegen.words import Words
@@ -23,13 +23,6 @@ from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-
-from cuda_machine.driver_double import CudaDouble
-from cuda_machine.engine import DoubledDevice
-
-skip_without_nvrtc()
 
 # These always run; the others if `--part` chooses them.
 FIRST = (

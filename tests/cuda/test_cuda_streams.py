@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import data, kernel, network, opened, read
+from doubles import CUresult, DeviceDescription, Order
 
 import lamina as lm
-from cuda_machine.engine import skip_without_nvrtc
 from lamina.base import copies
 from lamina.engines.cuda import build, calls, devices
 from lamina.engines.cuda.calls import CudaError
@@ -25,15 +25,6 @@ from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.memory import DeviceMemory
 from lamina.engines.gpu.transfers import DeviceStaging
 from lamina.runtime import streaming
-
-pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings: pip install cuda-bindings")
-
-from cuda.bindings.driver import CUresult
-
-from cuda_machine.driver_state import DeviceDescription
-from cuda_machine.operations import Order
-
-skip_without_nvrtc()
 
 ORDERS = (Order("late"), Order("early"), Order("random", 1), Order("random", 6))
 BATCH = 8

@@ -14,20 +14,15 @@ from lamina.engines.gpu.engine import GpuEngine
 
 
 def cuda_engine(name: str = "cuda") -> GpuEngine:
-    """The engine of a device.
-
-    Args:
-        name: `"cuda"`, the first usable device, `"cuda:1"`, or a part of the device's name, as in
-            `"cuda:a100"`.
-
-    Raises:
-        EngineError: if there is none.
-    """
+    """The engine of a device that `open_device` opens."""
     return GpuEngine("cuda", partial(open_device, name), _family_for)
 
 
 def open_device(name: str) -> CudaDriver:
-    """The driver of a device. It is opened once, and stays open until the process ends.
+    """The driver of a device: `"cuda"` (the first usable one), `"cuda:1"`, `"cuda:a100"`.
+
+    The last is a part of the device's name. It is opened once, and stays open until the process
+    ends.
 
     Raises:
         EngineError: if there is none, or it cannot be used.

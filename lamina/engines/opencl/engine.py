@@ -21,23 +21,15 @@ from lamina.engines.opencl.verdicts import verdict_of
 
 
 def opencl_engine(name: str = "opencl") -> GpuEngine:
-    """The engine of a device.
-
-    Args:
-        name: `"opencl"`, the first usable device, or `"opencl:1"`, or a part of its description,
-            as in `"opencl:radeon"`.
-
-    Raises:
-        EngineError: if there is none.
-    """
+    """The engine of a device that `open_device` opens."""
     return GpuEngine("opencl", partial(open_device, name), _family_for)
 
 
 def open_device(name: str) -> OpenClDriver:
     """The driver of a device: `"opencl"` (the first usable one), `"opencl:1"`, `"opencl:radeon"`.
 
-    It is opened once, and stays open until the process ends. Before its first use the self-test is
-    run, unless its verdict is on disk.
+    The last is a part of the device's description. It is opened once, and stays open until the
+    process ends. Before its first use the self-test is run, unless its verdict is on disk.
 
     Raises:
         EngineError: if there is none, or it cannot be used.
