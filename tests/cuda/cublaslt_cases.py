@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from harness import run_program
-
-pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
 from lamina.base.shapes import Array, DType, as_dtype, float32
 from lamina.engines.interpreter.engine import InterpreterEngine

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+from doubles import DoubledDevice
 
 from cuda_machine.cublaslt_descriptors import ATTRIBUTES
-from cuda_machine.engine import DoubledDevice
 from lamina.base.shapes import Array
 from lamina.engines.cuda.cublaslt_functions import FUNCTIONS, HeuristicResult
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cublaslt_cases import RESULT, Product, Stored
+from doubles import DoubledDevice, OutsideTheDouble
 
-from cuda_machine.driver_state import OutsideTheDouble
-from cuda_machine.engine import DoubledDevice
 from lamina.base.shapes import Array, bfloat16, float16, float32
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.plain_products import plain_product

@@ -10,7 +10,6 @@ and rounding); GPUs add several products at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,20 +23,13 @@ _GROUP: Final = _LANES // 4
 _THREAD: Final = _LANES % 4
 
 
-@dataclass(frozen=True)
-class Fragment:
-    """The row and column of element `i` of each lane: arrays of (elements, 32)."""
-
-    rows: Any
-    columns: Any
+# The row and column of element `i` of each lane: arrays of (32,).
+Fragment = list[tuple[Any, Any]]
 
 
 def _fragment(elements: int, row: Any, column: Any) -> Fragment:
-    each = range(elements)
-    shape = (elements, 32)
-    rows = np.array([np.broadcast_to(row(i), 32) for i in each]).reshape(shape)
-    columns = np.array([np.broadcast_to(column(i), 32) for i in each]).reshape(shape)
-    return Fragment(rows, columns)
+    zeros = np.zeros(32, np.int64)
+    return [(row(i) + zeros, column(i) + zeros) for i in range(elements)]
 
 
 # Operands of 16 bits: two neighbours along k in each register.
@@ -83,8 +75,8 @@ def _mma(writer: Writer, one: Instruction) -> None:
     d_operand, a_operand, b_operand, c_operand = one.operands
     codes: list[str] = []
     for operand, count in (
-        (a_operand, len(a.rows) // each),
-        (b_operand, len(b.rows) // each),
+        (a_operand, len(a) // each),
+        (b_operand, len(b) // each),
         (c_operand, 4),
     ):
         values = [writer.array(register, "b32") for register in _registers(operand, count)]
@@ -114,15 +106,20 @@ def _elements(registers: list[Any], kind: str) -> list[Any]:
     if kind in ("tf32", "f32"):
         return [one.view(np.float32) for one in registers]
     halves = [one.view(np.uint16)[half::2] for one in registers for half in range(2)]
+    return [as_floats(one, kind) for one in halves]
+
+
+def as_floats(bits: Any, kind: str) -> Any:
+    """The float32 of the bits of float16 or bfloat16."""
     if kind == "bf16":
-        return [(one.astype(np.uint32) << np.uint32(16)).view(np.float32) for one in halves]
-    return [one.view(np.float16).astype(np.float32) for one in halves]
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return bits.view(np.float16).astype(np.float32)
 
 
 def _matrix(elements: list[Any], fragment: Fragment, rows: int, columns: int) -> Any:
     warps = len(elements[0]) // 32
     matrix = np.empty((warps, rows, columns), np.float32)
-    for one, at_row, at_column in zip(elements, fragment.rows, fragment.columns, strict=True):
+    for one, (at_row, at_column) in zip(elements, fragment, strict=True):
         matrix[:, at_row, at_column] = one.reshape(warps, 32)
     return matrix
 
@@ -138,7 +135,7 @@ def multiplied(k: int, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> l
         total = total + left[:, :, number, None] * right[:, number, None, :]
     return [
         np.ascontiguousarray(total[:, row, column]).reshape(-1).view(np.uint32)
-        for row, column in zip(_C.rows, _C.columns, strict=True)
+        for row, column in _C
     ]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from cuda_machine.blocks import Block, read_and_written, registers_in
 from cuda_machine.faults import Fault
-from cuda_machine.matrices import check_tf32
+from cuda_machine.matrices import as_floats, check_tf32
 from cuda_machine.syntax import Immediate, Instruction, Vector
 from cuda_machine.writer import Writer, helper, instruction, unknown
 
@@ -145,10 +145,7 @@ def _matrix(data: Any, type: str, across: bool) -> Any:
     bits = np.ascontiguousarray(data).reshape(len(data), -1).view(np.uint16)
     if type == "tf32":
         return bits.view(np.float32).reshape(len(data), -1, 8)
-    if type == "bf16":
-        numbers = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    else:
-        numbers = bits.view(np.float16).astype(np.float32)
+    numbers = as_floats(bits, type)
     if across:
         return numbers.reshape(len(data), 16, -1).transpose(0, 2, 1)
     return numbers.reshape(len(data), -1, 16)
