@@ -130,16 +130,10 @@ def test_descriptors_have_the_attributes_that_the_engine_sets(library, dtype):
         assert described.layouts[2] == described.layouts[3]
         for layout, one in zip(described.layouts, (left, right, result), strict=False):
             # CUBLASLT_MATRIX_LAYOUT_TYPE, then its rows, columns and leading dimension.
-            found = [
-                read("MatrixLayout", layout, 0, ctypes.c_uint32()),
-                *(read("MatrixLayout", layout, size, ctypes.c_uint64()) for size in (2, 3)),
-                read("MatrixLayout", layout, 4, ctypes.c_int64()),
-                read("MatrixLayout", layout, lt.MATRIX_LAYOUT_BATCH_COUNT, ctypes.c_int32()),
-                read(
-                    *("MatrixLayout", layout),
-                    *(lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, ctypes.c_int64()),
-                ),
-            ]
+            kinds = {0: ctypes.c_uint32, 2: ctypes.c_uint64, 3: ctypes.c_uint64, 4: ctypes.c_int64}
+            kinds[lt.MATRIX_LAYOUT_BATCH_COUNT] = ctypes.c_int32
+            kinds[lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET] = ctypes.c_int64
+            found = [read("MatrixLayout", layout, one, kind()) for one, kind in kinds.items()]
             type_ = {"float32": 0, "float16": 2, "bfloat16": 14}[one.dtype]
             assert found == [type_, one.rows, one.columns, one.leading, 3, one.batch_stride]
 

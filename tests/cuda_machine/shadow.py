@@ -148,12 +148,9 @@ class Shadow:
         if not keep and not self._written:
             return None
         found = None
-        for one in accesses:
-            if one.writes:
-                found = found or self._write(one)
-        for one in accesses:
-            if not one.writes:
-                found = found or self._read(one, keep)
+        # All writes first.
+        for one in sorted(accesses, key=lambda one: not one.writes):
+            found = found or (self._write(one) if one.writes else self._read(one, keep))
         if not keep:
             self._written = False
         return found
