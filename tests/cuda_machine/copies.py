@@ -44,35 +44,33 @@ class Copies:
         # How many groups a lane has committed: the number of the group that is open.
         self._groups = np.zeros(m.count, np.int64)
 
-    def begin(
-        self, targets: Any, sources: Any, size: int, counts: Any, line: int, idx: Any
-    ) -> None:
+    def begin(self, targets: Any, sources: Any, size: int, counts: Any, idx: Any) -> None:
         """Begins copies of `size` bytes, of which only `counts` are read and the rest is zero."""
         m = self._m
         lanes = np.arange(m.count) if idx is None else idx
         if (counts > size).any():
             what = f"an asynchronous copy that reads more than its {size} bytes"
-            m.fault_where(what, line, counts > size, idx)
-        offsets, values = self._read(sources, size, counts, line, lanes)
-        to, _ = m.writable("shared", targets, size, line, idx)
+            m.fault_where(what, counts > size, idx)
+        offsets, values = self._read(sources, size, counts, lanes)
+        to, _ = m.writable("shared", targets, size, idx)
         m.mark_shared(to, size, written=False)
         m.mark_pending(to, size, pending=True)
         groups = self._groups[lanes]
         pending = np.ones(len(lanes), np.bool_)
-        copy = _Copy(lanes, targets, offsets, size, counts, values, groups, pending, line)
+        copy = _Copy(lanes, targets, offsets, size, counts, values, groups, pending, m.line)
         self._copies.append(copy)
 
-    def _read(self, sources: Any, size: int, counts: Any, line: int, lanes: Any) -> tuple[Any, Any]:
+    def _read(self, sources: Any, size: int, counts: Any, lanes: Any) -> tuple[Any, Any]:
         """Checks sources; returns their offsets and the bytes (lane, size), zeros where unread."""
         m = self._m
-        m.check_alignment(sources, size, line, lanes, "global")
+        m.check_alignment(sources, size, lanes, "global")
         values = np.zeros((len(lanes), size), np.uint8)
         offsets = np.zeros(len(lanes), np.int64)
         for count in np.unique(counts):
             if not count:
                 continue
             chosen = np.flatnonzero(counts == count)
-            found, data = m.readable("global", sources[chosen], int(count), line, lanes[chosen])
+            found, data = m.readable("global", sources[chosen], int(count), lanes[chosen])
             offsets[chosen] = found
             values[chosen, : int(count)] = data[1][found[:, None] + np.arange(int(count))]
         return offsets, values
@@ -83,7 +81,7 @@ class Copies:
         else:
             self._groups[idx] += 1
 
-    def wait(self, count: int, line: int, idx: Any) -> None:
+    def wait(self, count: int, idx: Any) -> None:
         if not self._copies:
             return
         waiting = np.ones(self._m.count, np.bool_)
@@ -101,28 +99,29 @@ class Copies:
         """All threads have exited. PTX does not say where copies arrive whose block has ended."""
         for copy in self._copies:
             what = "an asynchronous copy that has not arrived when the block ends"
-            self._m.fault_where(what, copy.line, copy.pending, copy.lanes)
+            self._m.line = copy.line
+            self._m.fault_where(what, copy.pending, copy.lanes)
 
     def _arrive(self, copy: _Copy, chosen: Any) -> None:
         m = self._m
-        lanes, size = copy.lanes[chosen], copy.size
+        m.line, lanes, size = copy.line, copy.lanes[chosen], copy.size
         inside = np.arange(size) < copy.counts[chosen][:, None]
         data = m.launch.memory.data
         now = data[np.where(inside, copy.sources[chosen][:, None] + np.arange(size), 0)]
         changed = (inside & (now != copy.values[chosen])).any(1)
         if changed.any():
             what = "an asynchronous copy whose source was changed before it arrived"
-            m.fault_where(what, copy.line, changed, lanes)
+            m.fault_where(what, changed, lanes)
         targets = copy.targets[chosen]
-        m.mark_pending(m.shared_offsets(targets, size, copy.line, lanes), size, pending=False)
-        to, shared = m.writable("shared", targets, size, copy.line, lanes)
+        m.mark_pending(m.shared_offsets(targets, size, lanes), size, pending=False)
+        to, shared = m.writable("shared", targets, size, lanes)
         shared[1][to[:, None] + np.arange(size)] = copy.values[chosen]
         copy.pending[chosen] = False
 
 
 @instruction("cp", forms=("async commit_group|wait_group", "async cg shared global"), since=80)
 def _cp(writer: Writer, one: Instruction) -> None:
-    location = writer.location(one)
+    location = writer.located(one)
     match one.modifiers[1], one.operands:
         case "commit_group", ():
             writer.emit("m.copies.commit(idx)")

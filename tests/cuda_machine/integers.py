@@ -58,17 +58,17 @@ def _div(writer: Writer, one: Instruction) -> None:
     type = one.modifiers[-1]
     result, a, b = one.operands
     left, right = writer.array(a, type), writer.array(b, type)
-    writer.emit(f"divisible(m, {right}, {writer.location(one)})")
+    writer.emit(f"divisible(m, {right}, {writer.located(one)})")
     quotient = f"quotient({left}, {right})"
     value = quotient if one.name == "div" else f"{left} - {quotient} * {right}"
     writer.write(result, type, value)
 
 
 @helper
-def divisible(m: Any, b: Any, line: int, idx: Any) -> None:
+def divisible(m: Any, b: Any, idx: Any) -> None:
     """A division by zero yields an unspecified value (PTX ISA, div): it is a fault here."""
     if not b.all():
-        m.fault_where("a division by zero", line, b == 0, idx)
+        m.fault_where("a division by zero", b == 0, idx)
 
 
 @helper

@@ -1,13 +1,13 @@
 """The lanes of some blocks that run together: their registers and their memories.
 
 Generated code calls the methods of `Lanes` for everything that is not arithmetic. A method takes
-values of the lanes `idx` (None for all lanes), in ascending order, and the line of the instruction,
-for faults. Addresses are int64, within their space; global addresses are those of `Memory`.
+values of the lanes `idx` (None for all lanes), in ascending order. Addresses are int64, within
+their space; global addresses are those of `Memory`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -24,6 +24,8 @@ from cuda_machine.shadow import Access, Race, Shadow, tags_of
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Lane = Integers | None
+# Offsets, and the memory by size of its elements.
+View = tuple[Integers, dict[int, Array]]
 Number = TypeVar("Number", int, Integers)
 
 
@@ -78,7 +80,10 @@ class Lanes:
         copies: asynchronous copies that have not arrived.
         products: of warpgroups that have not ended.
         waited: whether a lane has waited for earlier kernels.
+        line: of the present instruction, for faults.
     """
+
+    line = 0
 
     def __init__(self, launch: Launch, blocks: Integers) -> None:
         self.launch, self.blocks = launch, blocks
@@ -110,20 +115,20 @@ class Lanes:
                 setattr(self, f"{name}_{axis}", np.asarray(value).astype(np.uint32))
                 setattr(self, f"n{name}_{axis}", np.uint32(extent))
 
-    def fault(self, what: str, line: int, lane: int | None = None) -> NoReturn:
+    def fault(self, what: str, lane: int | None = None) -> NoReturn:
         """Raises a fault of a lane."""
         launch = self.launch
         block = thread = None
         if lane is not None:
             block = index_of(int(self.blocks[lane // self.threads]), launch.grid)
             thread = index_of(lane % self.threads, launch.block)
-        name, text = launch.program.kernel.name, launch.program.lines.get(line, "")
-        raise Fault(what, kernel=name, line=line, text=text, block=block, thread=thread)
+        name, text = launch.program.kernel.name, launch.program.lines.get(self.line, "")
+        raise Fault(what, kernel=name, line=self.line, text=text, block=block, thread=thread)
 
-    def fault_where(self, what: str, line: int, bad: Array, idx: Lane) -> NoReturn:
+    def fault_where(self, what: str, bad: Array, idx: Lane) -> NoReturn:
         """Raises a fault of the first lane of which `bad` is true."""
         number = int(np.argmax(bad))
-        self.fault(what, line, number if idx is None else int(idx[number]))
+        self.fault(what, number if idx is None else int(idx[number]))
 
     def in_warps(self, lanes: Any) -> Integers:
         """For each warp, how many of these lanes are in it."""
@@ -188,67 +193,65 @@ class Lanes:
         """These lanes wait until all kernels before this one have ended."""
         self.waited[slice(None) if idx is None else idx] = True
 
-    def require_wait(self, what: str, line: int, idx: Lane) -> None:
+    def require_wait(self, what: str, idx: Lane) -> None:
         """Refuses something that lanes do before they have waited."""
         waited = self.waited if idx is None else self.waited[idx]
         if not waited.all():
-            self.fault_where(f"{what} before griddepcontrol.wait", line, ~waited, idx)
+            self.fault_where(f"{what} before griddepcontrol.wait", ~waited, idx)
 
     # Addresses
 
-    def check_alignment(
-        self, addresses: Integers, size: int, line: int, idx: Lane, space: str
-    ) -> None:
+    def check_alignment(self, addresses: Integers, size: int, idx: Lane, space: str) -> None:
         """Addresses of accesses are multiples of their size."""
         # Asynchronous copies check the alignment of their whole size.
         if size & (size - 1):
             return
         if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
             what = f"a misaligned address: {size} bytes of {space} memory at {{:#x}}"
-            self._refuse(what, addresses, (addresses & (size - 1)) != 0, line, idx)
+            self._refuse(what, addresses, (addresses & (size - 1)) != 0, idx)
 
-    def _global_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
+    def _global_offsets(self, addresses: Integers, size: int, idx: Lane) -> Integers:
         """The offsets in the memory's bytes of legal addresses."""
         offsets = addresses - self.launch.memory.base
-        self.check_alignment(offsets, size, line, idx, "global")
+        self.check_alignment(offsets, size, idx, "global")
         low, high = int(offsets.min()), int(offsets.max()) + size
-        begin, end = self._ranges.get(line, (0, -1))
+        begin, end = self._ranges.get(self.line, (0, -1))
         if low < begin or high > end:
-            begin, end = self._ranges[line] = self.launch.memory.around(low)
+            begin, end = self._ranges[self.line] = self.launch.memory.around(low)
             if low < begin or high > end:
-                self._allocations(offsets, size, line, idx)
+                self._allocations(offsets, size, idx)
         return offsets
 
-    def _allocations(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
+    def _allocations(self, offsets: Integers, size: int, idx: Lane) -> None:
         memory = self.launch.memory
         ends = memory.ends(offsets)
         # Null pointers, and addresses of other devices, may be below the first address.
         bad = (offsets < 0) | (ends < 0) | (offsets + size > ends)
         what = f"an illegal address: {size} bytes of global memory at {{:#x}} are not within one "
-        self._refuse(f"{what}allocation", offsets + memory.base, bad, line, idx)
+        self._refuse(f"{what}allocation", offsets + memory.base, bad, idx)
 
-    def _refuse(self, what: str, addresses: Integers, bad: Array, line: int, idx: Lane) -> None:
+    def _refuse(self, what: str, addresses: Integers, bad: Array, idx: Lane) -> None:
         """Raises a fault of the first bad address, if there is one."""
         if bad.any():
-            self.fault_where(what.format(int(addresses[np.argmax(bad)])), line, bad, idx)
+            self.fault_where(what.format(int(addresses[np.argmax(bad)])), bad, idx)
 
-    def shared_offsets(self, addresses: Integers, size: int, line: int, idx: Lane) -> Integers:
+    def shared_offsets(self, addresses: Integers, size: int, idx: Lane) -> Integers:
         """The offsets in the shared memory of all blocks of legal addresses."""
         end = self.launch.shared_bytes
-        self.check_alignment(addresses, size, line, idx, "shared")
+        self.check_alignment(addresses, size, idx, "shared")
         bad = (addresses < 0) | (addresses + size > end)
         what = f"an illegal address: {size} bytes of shared memory at {{:#x}}, of {end}"
-        self._refuse(what, addresses, bad, line, idx)
+        self._refuse(what, addresses, bad, idx)
         return addresses + (self._shared_base if idx is None else self._shared_base[idx])
 
     # Accesses
 
     def load(
-        self, space: str, addresses: Integers, bits: int, count: int, line: int, idx: Lane
+        self, space: str, addresses: Integers, bits: int, count: int, idx: Lane
     ) -> list[Array]:
         """`count` neighbouring elements of each lane, as unsigned bits."""
         size = bits // 8
-        offsets, data = self.readable(space, addresses, size * count, line, idx)
+        offsets, data = self.readable(space, addresses, size * count, idx)
         positions = offsets // size if size > 1 else offsets
         elements = data[size]
         return [elements[positions + number if number else positions] for number in range(count)]
@@ -257,68 +260,57 @@ class Lanes:
         """A value among the parameters."""
         return np.frombuffer(self.launch.parameters, dtype, 1, offset)[0]
 
-    def readable(
-        self, space: str, addresses: Integers, size: int, line: int, idx: Lane
-    ) -> tuple[Integers, dict[int, Array]]:
-        """Checks a read; returns the offsets and the memory by size of its elements."""
+    def readable(self, space: str, addresses: Integers, size: int, idx: Lane) -> View:
+        """Checks a read."""
         if space == "shared":
-            offsets = self.shared_offsets(addresses, size, line, idx)
+            offsets = self.shared_offsets(addresses, size, idx)
             if not self._shared_full:
-                self._need(self._shared_written, "a read of shared memory that is not written",
-                           offsets, size, line, idx, self._shift)  # fmt: skip
-            self._note("shared", offsets, size, line, idx, writes=False)
+                parts, what = _parts(offsets, size, self._shift), "a read of shared memory"
+                self._need(self._shared_written, f"{what} that is not written", parts, idx)
+            self._note("shared", offsets, size, idx, writes=False)
             return offsets, self._shared
-        offsets = self._global_offsets(addresses, size, line, idx)
+        offsets = self._global_offsets(addresses, size, idx)
         if space == "global":
-            self.require_wait("a read of global memory", line, idx)
-            self._note("global", offsets, size, line, idx, writes=False)
-        self._need(self.launch.memory.written, "a read of global memory that is not written",
-                   offsets, size, line, idx)  # fmt: skip
+            self.require_wait("a read of global memory", idx)
+            self._note("global", offsets, size, idx, writes=False)
+        what, written = "a read of global memory that is not written", self.launch.memory.written
+        self._need(written, what, _parts(offsets, size), idx)
         return offsets, self._global
 
-    def store(
-        self, space: str, addresses: Integers, values: Sequence[Array], bits: int,
-        line: int, idx: Lane,
-    ) -> None:  # fmt: skip
-        size = bits // 8
-        offsets, data = self.writable(space, addresses, size * len(values), line, idx)
+    def store(self, space: str, addresses: Integers, values: Sequence[Array], idx: Lane) -> None:
+        size = values[0].itemsize
+        offsets, data = self.writable(space, addresses, size * len(values), idx)
         positions = offsets // size if size > 1 else offsets
         elements = data[size]
         for number, value in enumerate(values):
             elements[positions + number if number else positions] = value
 
-    def writable(
-        self, space: str, addresses: Integers, size: int, line: int, idx: Lane
-    ) -> tuple[Integers, dict[int, Array]]:
-        """Checks a write, and notes that it is written; returns like `readable`."""
+    def writable(self, space: str, addresses: Integers, size: int, idx: Lane) -> View:
+        """Checks a write, and notes that it is written."""
         if space == "shared":
-            offsets = self.shared_offsets(addresses, size, line, idx)
-            self._note("shared", offsets, size, line, idx, writes=True)
+            offsets = self.shared_offsets(addresses, size, idx)
+            self._note("shared", offsets, size, idx, writes=True)
             if self._arrived is not None:
-                self._need(self._arrived,
-                           "a write to shared memory where an asynchronous copy has not arrived",
-                           offsets, size, line, idx, self._shift)  # fmt: skip
+                what = "a write to shared memory where an asynchronous copy has not arrived"
+                self._need(self._arrived, what, _parts(offsets, size, self._shift), idx)
             if not self._shared_full:
                 self.mark_shared(offsets, size)
             if self.launch.program.by_warpgroups:
                 for at in _parts(offsets, size, self._shift):
                     self._hidden[at] = 1 + (np.arange(self.count) if idx is None else idx)
             return offsets, self._shared
-        offsets = self._global_offsets(addresses, size, line, idx)
-        self.require_wait("a write to global memory", line, idx)
-        self._note("global", offsets, size, line, idx, writes=True)
+        offsets = self._global_offsets(addresses, size, idx)
+        self.require_wait("a write to global memory", idx)
+        self._note("global", offsets, size, idx, writes=True)
         for at in _parts(offsets, size):
             self.launch.memory.written[at] = True
         return offsets, self._global
 
-    def _need(
-        self, known: Array, what: str, offsets: Integers, size: int, line: int, idx: Lane,
-        shift: int = 0,
-    ) -> None:  # fmt: skip
+    def _need(self, known: Array, what: str, parts: Iterable[Integers], idx: Lane) -> None:
         """Raises a fault where something is not so for all parts of an access."""
-        for at in _parts(offsets, size, shift):
+        for at in parts:
             if not known[at].all():
-                self.fault_where(what, line, ~known[at], idx)
+                self.fault_where(what, ~known[at], idx)
 
     def mark_shared(self, offsets: Integers, size: int, written: bool = True) -> None:
         """Notes that bytes of shared memory are written, or that they are not."""
@@ -342,19 +334,17 @@ class Lanes:
             seen[idx + 1] = True
         self._hidden[seen[self._hidden]] = -1
 
-    def require_visible(self, offsets: Integers, size: int, line: int, idx: Lane) -> None:
+    def require_visible(self, offsets: Integers, size: int, idx: Lane) -> None:
         """Refuses to multiply what was written without a fence after it."""
         for at in _parts(offsets, size, self._shift):
             if (hidden := self._hidden[at] != 0).any():
                 what = "a product of what was written without fence.proxy.async and a barrier after"
-                self.fault_where(what, line, hidden, idx)
+                self.fault_where(what, hidden, idx)
 
-    def _note(
-        self, space: str, offsets: Integers, size: int, line: int, idx: Lane, *, writes: bool
-    ) -> None:
+    def _note(self, space: str, offsets: Integers, size: int, idx: Lane, *, writes: bool) -> None:
         shadow = self._shared_shadow if space == "shared" else self.launch.global_shadow
         tags = self._tags if idx is None else self._tags[idx]
-        self._race(shadow.access(offsets, size, tags, line, writes=writes), space)
+        self._race(shadow.access(offsets, size, tags, self.line, writes=writes), space)
 
     def pass_barrier(self, blocks: Integers | None) -> None:
         """All threads of these blocks (None for all blocks) have passed a barrier."""

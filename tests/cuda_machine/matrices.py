@@ -82,14 +82,14 @@ def _mma(writer: Writer, one: Instruction) -> None:
         values = [writer.array(register, "b32") for register in _registers(operand, count)]
         codes.append(f"[{', '.join(values)}]")
     if left == "tf32":
-        writer.emit(f"check_tf32(m, {codes[0]}, {codes[1]}, {writer.location(one)})")
+        writer.emit(f"check_tf32(m, {codes[0]}, {codes[1]}, {writer.located(one)})")
     results = writer.temporary(f"multiplied({k}, {left!r}, {', '.join(codes)})")
     for number, register in enumerate(_registers(d_operand, 4)):
         writer.write(register, "b32", f"{results}[{number}]")
 
 
 @helper
-def check_tf32(m: Any, a: list[Any], b: list[Any], line: int, idx: Any) -> None:
+def check_tf32(m: Any, a: list[Any], b: list[Any], idx: Any) -> None:
     """Operands of .tf32 are numbers of 11 bits, or NaN.
 
     PTX ISA, Alternate Floating-Point Data Formats: the layout is that of the implementation, so
@@ -98,7 +98,7 @@ def check_tf32(m: Any, a: list[Any], b: list[Any], line: int, idx: Any) -> None:
     for one in (*a, *b):
         bad = ((one & np.uint32(0x1FFF)) != 0) & ~np.isnan(one.view(np.float32))
         if bad.any():
-            m.fault_where("an operand of .tf32 that is not rounded to its bits", line, bad, idx)
+            m.fault_where("an operand of .tf32 that is not rounded to its bits", bad, idx)
 
 
 def _elements(registers: list[Any], kind: str) -> list[Any]:
@@ -143,27 +143,27 @@ def multiplied(k: int, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> l
 def _ldmatrix(writer: Writer, one: Instruction) -> None:
     result, address = one.operands
     rows = address_code(writer, address, "shared")
-    code = f"matrix_rows(m, {rows}, {'trans' in one.modifiers}, {writer.location(one)})"
+    code = f"matrix_rows(m, {rows}, {'trans' in one.modifiers}, {writer.located(one)})"
     values = writer.temporary(code)
     for position, register in enumerate(_registers(result, 4)):
         writer.write(register, "b32", f"{values}[{position}]")
 
 
 @helper
-def matrix_rows(m: Any, addresses: Any, transposed: bool, line: int, idx: Any) -> list[Any]:
+def matrix_rows(m: Any, addresses: Any, transposed: bool, idx: Any) -> list[Any]:
     """The registers of 8x8 matrices; lane `8 i + r` has the address of row `r` of matrix `i`."""
-    m.shared_offsets(addresses, 16, line, idx)
+    m.shared_offsets(addresses, 16, idx)
     rows = addresses.reshape(-1, 32)
     results: list[Any] = []
     for number in range(4):
         if not transposed:
             at = rows[:, 8 * number + _GROUP] + _THREAD * 4
-            (value,) = m.load("shared", at.reshape(-1), 32, 1, line, idx)
+            (value,) = m.load("shared", at.reshape(-1), 32, 1, idx)
         else:
             halves: list[Any] = []
             for half in range(2):
                 at = rows[:, 8 * number + _THREAD * 2 + half] + _GROUP * 2
-                halves += m.load("shared", at.reshape(-1), 16, 1, line, idx)
+                halves += m.load("shared", at.reshape(-1), 16, 1, idx)
             value = halves[0] | halves[1].astype(np.uint32) << np.uint32(16)
         results.append(value)
     return results

@@ -64,7 +64,7 @@ def _ld(writer: Writer, one: Instruction) -> None:
             writer.write(element, type, f"np.full(n, m.parameter({at}, {dtype}))")
         return
     addresses = address_code(writer, address, space)
-    call = f"m.load({space!r}, {addresses}, {bits}, {len(elements)}, {writer.location(one)})"
+    call = f"m.load({space!r}, {addresses}, {bits}, {len(elements)}, {writer.located(one)})"
     loaded = [f"l{number}_{one.line}" for number in range(len(elements))]
     writer.emit(f"{', '.join(loaded)}, = {call}")
     for element, name in zip(elements, loaded, strict=True):
@@ -78,12 +78,9 @@ def _st(writer: Writer, one: Instruction) -> None:
     addresses = address_code(writer, address, space)
     # The value of a float register is stored as its bits.
     kind = type if any(isinstance(one, Immediate) for one in elements) else f"b{bits}"
-    values = ", ".join(writer.array(element, kind) for element in elements)
-    if kind != f"b{bits}":
-        values = ", ".join(
-            f"{one}.view({writer.type(f'u{bits // 8}')})" for one in values.split(", ")
-        )
-    writer.emit(f"m.store({space!r}, {addresses}, [{values}], {bits}, {writer.location(one)})")
+    bits_of = "" if kind == f"b{bits}" else f".view({writer.type(f'u{bits // 8}')})"
+    values = ", ".join(writer.array(element, kind) + bits_of for element in elements)
+    writer.emit(f"m.store({space!r}, {addresses}, [{values}], {writer.located(one)})")
 
 
 @instruction("cvta", forms="to? global|shared u64")
@@ -106,4 +103,4 @@ def _griddepcontrol(writer: Writer, one: Instruction) -> None:
     if one.modifiers == ("wait",):
         writer.emit("m.wait_for_earlier_kernels(idx)")
     else:
-        writer.emit(f"m.require_wait('a launch of dependents', {writer.location(one)})")
+        writer.emit(f"m.require_wait('a launch of dependents', {writer.located(one)})")

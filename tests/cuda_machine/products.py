@@ -44,7 +44,7 @@ class Products:
         # How many groups a lane has committed: the number of the group that is open.
         self._groups = np.zeros(m.count, np.int64)
 
-    def warpgroups(self, line: int, idx: Any) -> Any:
+    def warpgroups(self, idx: Any) -> Any:
         """The first lane of each warpgroup, all of whose threads must be here."""
         m = self._m
         lanes = np.arange(m.count) if idx is None else idx
@@ -53,28 +53,28 @@ class Products:
         absent = counts[np.searchsorted(firsts, first)] != WARPGROUP
         if absent.any():
             what = "an instruction of a warpgroup without some of its threads"
-            m.fault_where(what, line, absent, idx)
+            m.fault_where(what, absent, idx)
         return firsts
 
-    def begin(self, lanes: Any, addresses: list[Any], line: int) -> list[Any]:
+    def begin(self, lanes: Any, addresses: list[Any]) -> list[Any]:
         """Begins products of warpgroups; returns the bytes (warpgroups, chunks, 16) of matrices."""
-        matrices = [Matrix(one, self._read(one, lanes, line)) for one in addresses]
-        self._products.append(_Product(lanes, matrices, self._groups[lanes], line))
+        matrices = [Matrix(one, self._read(one, lanes)) for one in addresses]
+        self._products.append(_Product(lanes, matrices, self._groups[lanes], self._m.line))
         return [one.data for one in matrices]
 
-    def _read(self, addresses: Any, lanes: Any, line: int) -> Any:
+    def _read(self, addresses: Any, lanes: Any) -> Any:
         m = self._m
         flat, each = addresses.reshape(-1), np.repeat(lanes, addresses.shape[1])
-        offsets, shared = m.readable("shared", flat, _CHUNK, line, each)
-        m.require_visible(offsets, _CHUNK, line, each)
+        offsets, shared = m.readable("shared", flat, _CHUNK, each)
+        m.require_visible(offsets, _CHUNK, each)
         return shared[1][offsets[:, None] + np.arange(_CHUNK)].reshape(*addresses.shape, _CHUNK)
 
-    def commit(self, line: int, idx: Any) -> None:
-        self._groups[self.warpgroups(line, idx)] += 1
+    def commit(self, idx: Any) -> None:
+        self._groups[self.warpgroups(idx)] += 1
 
-    def wait(self, count: int, line: int, idx: Any) -> None:
+    def wait(self, count: int, idx: Any) -> None:
         waiting = np.zeros(self._m.count, np.bool_)
-        waiting[self.warpgroups(line, idx)] = True
+        waiting[self.warpgroups(idx)] = True
         remaining: list[_Product] = []
         for one in self._products:
             ends = waiting[one.lanes] & (one.groups < self._groups[one.lanes] - count)
@@ -86,16 +86,17 @@ class Products:
         self._products = remaining
 
     def _end(self, product: _Product, ends: Any) -> None:
-        lanes = product.lanes[ends]
+        self._m.line, lanes = product.line, product.lanes[ends]
         for one in product.matrices:
-            now = self._read(one.addresses[ends], lanes, product.line)
+            now = self._read(one.addresses[ends], lanes)
             changed = (now != one.data[ends]).any((1, 2))
             if changed.any():
                 what = "a product whose matrices were changed before it ended"
-                self._m.fault_where(what, product.line, changed, lanes)
+                self._m.fault_where(what, changed, lanes)
 
     def end(self) -> None:
         """All threads have exited."""
         for one in self._products:
             what = "a product that has not ended when the block ends"
-            self._m.fault(what, one.line, int(one.lanes[0]))
+            self._m.line = one.line
+            self._m.fault(what, int(one.lanes[0]))

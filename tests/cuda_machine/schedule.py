@@ -51,8 +51,8 @@ class Schedule:
                 except (TypeError, AttributeError):
                     for one in blocks[number].live_in:
                         if registers[self.program.names.index(one.name)] is None:
-                            what = f"a read of register {one.name}, which is not written"
-                            self.lanes.fault(what, blocks[number].all()[0].line)
+                            self.lanes.line = blocks[number].all()[0].line
+                            self.lanes.fault(f"a read of register {one.name}, which is not written")
                     raise
                 following = self._following(number, result, idx, n)
                 if following is not None and following >= lowest:
@@ -71,8 +71,8 @@ class Schedule:
         lanes, block = self.lanes, self.program.blocks[number]
         if block.kind == "exit":
             # A kernel that has ended must imply that all earlier ones have.
-            line = block.last.line if block.last else 0
-            lanes.require_wait("the end of a thread", line, idx)
+            lanes.line = block.last.line if block.last else 0
+            lanes.require_wait("the end of a thread", idx)
             own = slice(None) if idx is None else idx
             lanes.exited[own] = True
             lanes.live -= np.bincount(lanes.block_of_lane[own], minlength=len(lanes.live))
@@ -107,9 +107,9 @@ class Schedule:
         here = np.arange(lanes.count) if idx is None else idx
         warp = lanes.warp_of_lane[here]
         if (absent := lanes.in_warps(~lanes.exited)[warp] != 32).any():
-            line = self.program.blocks[number].all()[0].line
+            lanes.line = self.program.blocks[number].all()[0].line
             lanes.fault_where("an instruction of a whole warp without some threads, which have "
-                              "exited or do not exist", line, absent, here)  # fmt: skip
+                              "exited or do not exist", absent, here)  # fmt: skip
         ready = lanes.in_warps(here)[warp] == 32
         if not ready.all():
             self._parked[number] = here[~ready]
@@ -133,7 +133,7 @@ class Schedule:
         lanes, blocks = self.lanes, self.program.blocks
         stops = [(blocks[number].all()[-1].line, idx) for number, idx in self._waiting]
         stops += [(blocks[number].all()[0].line, idx) for number, idx in self._parked.items()]
-        line, (lane, *_) = stops[0]
+        lanes.line, (lane, *_) = stops[0]
         block = int(lanes.block_of_lane[lane])
         told: list[str] = []
         for at, idx in stops:
@@ -141,7 +141,7 @@ class Schedule:
             if len(own):
                 told.append(f"{len(own)} wait in line {at}: {lanes.launch.program.lines[at]}")
         what = f"a divergent barrier: of {int(lanes.live[block])} threads that have not exited, "
-        lanes.fault(what + ", ".join(told), line, int(lane))
+        lanes.fault(what + ", ".join(told), int(lane))
 
     def _pass(self) -> None:
         lanes, count = self.lanes, len(self.lanes.blocks)
@@ -177,4 +177,5 @@ class Schedule:
             if bad.any() and (one.name == "bar" or "aligned" in one.modifiers):
                 other = blocks[int(others[bad.argmax()])].all()[-1]
                 what = f"threads of one warp wait in line {other.line}: {other.text}"
-                lanes.fault_where(f"a divergent barrier: {what}", one.line, bad, idx)
+                lanes.line = one.line
+                lanes.fault_where(f"a divergent barrier: {what}", bad, idx)

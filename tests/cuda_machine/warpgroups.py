@@ -42,7 +42,7 @@ def _wgmma(writer: Writer, one: Instruction) -> None:
     """Scales of operands are 1, and the product is added to the sums."""
     if writer.kernel.module.target != "sm_90a":
         unknown(one, "only sm_90a has it")
-    location = writer.location(one)
+    location = writer.located(one)
     match one.modifiers[0], one.operands:
         case "fence", ():
             writer.emit(f"m.products.warpgroups({location})")
@@ -79,22 +79,21 @@ def _fence(writer: Writer, one: Instruction) -> None:
 
 @helper
 def warpgroups_multiplied(
-    m: Any, type: str, across: tuple[bool, bool], left: Any, right: Any, sums: list[Any],
-    line: int, idx: Any,
-) -> list[Any]:  # fmt: skip
+    m: Any, type: str, across: tuple[bool, bool], left: Any, right: Any, sums: list[Any], idx: Any
+) -> list[Any]:
     """The registers of products plus sums."""
     width = 2 * len(sums)
-    lanes = m.products.warpgroups(line, idx)
+    lanes = m.products.warpgroups(idx)
     addresses = [
-        _chunks(m, descriptor, extent, turned, line, idx)
+        _chunks(m, descriptor, extent, turned)
         for descriptor, extent, turned in zip((left, right), (64, width), across, strict=True)
     ]
-    found = m.products.begin(lanes, addresses, line)
+    found = m.products.begin(lanes, addresses)
     if type == "tf32":
         left_bits, right_bits = (
             list(each.reshape(len(lanes), -1).view(np.uint32).T) for each in found
         )
-        check_tf32(m, left_bits, right_bits, line, lanes)
+        check_tf32(m, left_bits, right_bits, lanes)
     a, b = (_matrix(data, type, turned) for data, turned in zip(found, across, strict=True))
     each = np.stack(sums).reshape(width // 8, 2, 2, len(lanes), 128)
     total = np.empty((len(lanes), 64, width), np.float32)
@@ -111,7 +110,7 @@ def warpgroups_multiplied(
     ]
 
 
-def _chunks(m: Any, descriptors: Any, extent: int, across: bool, line: int, idx: Any) -> Any:
+def _chunks(m: Any, descriptors: Any, extent: int, across: bool) -> Any:
     """The addresses of the chunks of a matrix of each warpgroup: (warpgroups, chunks).
 
     PTX ISA, Matrix Descriptor Format, and Canonical Layouts, for swizzling of 128 bytes: rows of
@@ -121,14 +120,14 @@ def _chunks(m: Any, descriptors: Any, extent: int, across: bool, line: int, idx:
     """
     each = descriptors.reshape(-1, 128)
     if (each != each[:, :1]).any():
-        m.fault("descriptors that differ in a warpgroup", line)
+        m.fault("descriptors that differ in a warpgroup")
     one = each[:, :1].astype(np.int64)
     begin, leading, stride = (((one >> at) & 0x3FFF) << 4 for at in (0, 16, 32))
     named = 0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 1 << 62
     if ((one & ~named) != 0).any() or (one >> 62 != 1).any():
-        m.fault("a descriptor of another layout than that of 128 bytes without an offset", line)
+        m.fault("a descriptor of another layout than that of 128 bytes without an offset")
     if not across and (leading != 16).any():
-        m.fault("a descriptor whose leading offset is not 1 along K", line)
+        m.fault("a descriptor whose leading offset is not 1 along K")
     if across:
         k, at = np.arange(16)[:, None], np.arange(extent // 8)
         place = (at // 8)[None, None] * leading[..., None] + (k // 8)[None] * stride[..., None]

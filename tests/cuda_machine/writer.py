@@ -257,9 +257,10 @@ class Writer:
             raise ValueError(f"unknown variable {name}")
         return self.addresses[name]
 
-    def location(self, one: Instruction) -> str:
-        """The last arguments of the methods of `Lanes`: the line, and the lanes."""
-        return f"{one.line}, idx"
+    def located(self, one: Instruction) -> str:
+        """The last argument of the methods of `Lanes`, whose faults name this line from now on."""
+        self.emit(f"m.line = {one.line}")
+        return "idx"
 
     def type(self, dtype: str) -> str:
         self.constants[f"T_{dtype}"] = np.dtype(dtype)
