@@ -14,10 +14,9 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cuda_machine.copies import Copies
 from cuda_machine.faults import Fault, Index
+from cuda_machine.groups import Copies, Products
 from cuda_machine.memory import Memory
-from cuda_machine.products import Products
 from cuda_machine.program import Program
 from cuda_machine.shadow import Access, Race, Shadow, tags_of
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from cuda_machine.memory import SHARED_WINDOW
 from cuda_machine.syntax import BITS, Address, Immediate, Instruction, Operand, Register, Vector
-from cuda_machine.writer import DTYPES, Writer, instruction
+from cuda_machine.writer import DTYPES, Writer, instruction, unknown
 
 # .nc promises that nobody writes there, which changes no result.
 _SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
@@ -81,6 +81,23 @@ def _st(writer: Writer, one: Instruction) -> None:
     bits_of = "" if kind == f"b{bits}" else f".view({writer.type(f'u{bits // 8}')})"
     values = ", ".join(writer.array(element, kind) + bits_of for element in elements)
     writer.emit(f"m.store({space!r}, {addresses}, [{values}], {writer.located(one)})")
+
+
+@instruction("cp", forms=("async commit_group|wait_group", "async cg shared global"), since=80)
+def _cp(writer: Writer, one: Instruction) -> None:
+    location = writer.located(one)
+    match one.modifiers[1], one.operands:
+        case "commit_group", ():
+            writer.emit("m.copies.commit(idx)")
+        case "wait_group", (Immediate(count, _),):
+            writer.emit(f"m.copies.wait({count}, {location})")
+        case "cg", (to, source, Immediate(16, _), read):
+            target = address_code(writer, to, "shared")
+            begin = address_code(writer, source, "global")
+            count = writer.array(read, "u32")
+            writer.emit(f"m.copies.begin({target}, {begin}, 16, {count}, {location})")
+        case _:
+            unknown(one)
 
 
 @instruction("cvta", forms="to? global|shared u64")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 # Importing the families of instructions registers them.
-from cuda_machine import copies as copies
 from cuda_machine import floats as floats
 from cuda_machine import integers as integers
 from cuda_machine import matrices as matrices
