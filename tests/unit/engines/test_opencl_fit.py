@@ -18,7 +18,7 @@ from lamina.engines.discovery import open_engine
 from lamina.engines.opencl import driver as driver_module
 from lamina.engines.opencl import launch_plan
 from lamina.errors import EngineError, NonFiniteError
-from lamina.training import snapshot as snapshots
+from lamina.runtime import memories as snapshots
 from lamina.training.history import History
 
 
