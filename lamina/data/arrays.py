@@ -412,11 +412,9 @@ def _dtype_advice(array: Array) -> str:
 
 def example_text(array: Array) -> str:
     """Dtype and shape of an example."""
-    if is_sparse(array):
-        return f"{shape_text(array.shape[1:], as_dtype(array.dtype))} sparse"
     if isinstance(array, Listed):
         return f"float{shape_text(array.shape[1:])}"
-    return shape_text(array.shape[1:], as_dtype(array.dtype))
+    return shape_text(array.shape[1:], as_dtype(array.dtype)) + " sparse" * is_sparse(array)
 
 
 def full_text(array: Array) -> str:

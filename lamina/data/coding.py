@@ -78,10 +78,7 @@ class Column:
     deviation: Positive = 1.0
 
     def read(self, values: Array) -> Array:
-        """The values of such a column in a table; its kind decides what they are.
-
-        Raises DataError if they are of another kind.
-        """
+        """The values of such a column in a table; raises DataError if they are of another kind."""
         words = self.words if self.kind == "word" else None
         return as_kind(self.name, values, self.kind, words)
 
@@ -558,10 +555,7 @@ def targets_of(column: Column, values: Array) -> Array:
 
 
 def coding_of_inputs(coding: Coding, numbers: Sequence[int | None]) -> Coding | None:
-    """The coding of some of the arrays that `Coding.inputs` returns, by their numbers.
-
-    None if it does not code them all.
-    """
+    """The coding of some arrays of `Coding.inputs`, by their numbers; None if it lacks one."""
     indices = [c for c in coding.columns if c.kind == "word" and coding.words == "index"]
     floats = [column for column in coding.columns if column not in indices]
     pair = (indices, floats) if coding.indices_first else (floats, indices)

@@ -426,10 +426,7 @@ Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], ReadBy(as_dat
 
 
 def permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:
-    """Random permutations: positions sorted by 64 random bits each; equal keys keep their order.
-
-    One permutation for each number: int64[numbers, count].
-    """
+    """A permutation for each number, int64[numbers, count]: positions sorted by 64 random bits."""
     keys = np.empty((len(numbers), count + count % 2), np.uint64)
     key = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
     words_of = np.array(numbers, np.uint64)[:, None]

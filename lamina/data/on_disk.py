@@ -65,10 +65,7 @@ def _mapped(file: BinaryIO, layout: NpyLayout, path: Path) -> Array:
 
 @final
 class ChunkedFile:
-    """A source of batches for `Stream`: the chunks of a file, in a random order in each epoch.
-
-    Made by `in_chunks`.
-    """
+    """A source for `Stream`, made by `in_chunks`: a file's chunks, in a new order in each epoch."""
 
     def __init__(self, path: Path, targets: Path | str | None, examples: int | None) -> None:
         self._path, self._targets = path, targets

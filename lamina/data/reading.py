@@ -53,10 +53,7 @@ class EpochExamples:
         return True
 
     def left(self) -> int:
-        """The examples of the present batch that are not used yet; 0 at the end.
-
-        It reads the next batch if there are none.
-        """
+        """The examples of this batch, or else of the next, that are not used yet; 0 at the end."""
         if self._most == 0:
             return 0
         while self.arrays and len(self.arrays[0]) and self._used >= len(self.arrays[0]):
