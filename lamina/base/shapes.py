@@ -330,7 +330,7 @@ def element_count(shape: Shape) -> Polynomial:
     for dim in shape:
         coefficient, offset = _parts(dim)
         pairs = zip([*product, 0], [0, *product], strict=True)
-        product = [offset * one + coefficient * lower for one, lower in pairs]
+        product = [offset * same + coefficient * lower for same, lower in pairs]
     while len(product) > 1 and product[-1] == 0:
         product.pop()
     return tuple(product)

@@ -188,8 +188,8 @@ def is_row(value: Any) -> bool:
 def is_rows(value: Any, names: Collection[str] | None = None) -> bool:
     """Whether a value is a list of rows of a table, at least in columns of these names."""
     rows = cast(list[Any], value) if isinstance(value, list) else []
-    known = rows if names is None else [columns_in(row, names) for row in rows if is_named(row)]
-    return bool(rows) and len(known) == len(rows) and all(map(is_row, known))
+    cut = rows if names is None else [columns_in(row, names) for row in rows if is_named(row)]
+    return bool(rows) and len(cut) == len(rows) and all(map(is_row, cut))
 
 
 def columns_in(row: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:

@@ -358,8 +358,8 @@ def _table(coding: Coding, frame: Any, columns: tuple[Column, ...]) -> Mapping[s
     names = [column.name for column in columns]
     if rows and all(isinstance(row, Mapping) for row in rows):
         _require_columns(coding, names, rows[0])
-        known = [columns_in(row, names) for row in rows]
-        return columns_of(known if isinstance(frame, list) else known[0])
+        needed = [columns_in(row, names) for row in rows]
+        return columns_of(needed if isinstance(frame, list) else needed[0])
     if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
         path, kinds = Path(cast(Any, frame)), {column.name: column.kind for column in columns}
         delimiters = (coding.delimiter or "") + DELIMITERS

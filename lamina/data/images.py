@@ -61,8 +61,8 @@ def read_image_folder(
             advice="Rename it, leave it out, or train on a folder that has all classes.",
         )
     files = [(path, classes.index(name)) for name, paths in pictures.items() for path in paths]
-    found = partial(imported_extra, extra="data", purpose="reading pictures", package="pillow")
-    read = partial(_read_picture, found("PIL.Image"), found("PIL.ImageOps").exif_transpose)
+    pillow = partial(imported_extra, extra="data", purpose="reading pictures", package="pillow")
+    read = partial(_read_picture, pillow("PIL.Image"), pillow("PIL.ImageOps").exif_transpose)
     first = read(files[0][0], None)
     images = np.empty((len(files), *first.shape), np.uint8)
     for index, (path, _) in enumerate(files):
