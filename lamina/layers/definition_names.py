@@ -106,9 +106,6 @@ def shared_names(whole: Record, part: Record) -> dict[str, str]:
     return names
 
 
-# Numbers in names -------------------------------------------------------------------------------
-
-
 def before_numbers(name: str) -> str:
     """The words of a name before its first number: `"encoder"` of `"encoder.1.query"`."""
     return ".".join(takewhile(lambda word: not word.isdecimal(), name.split(".")))

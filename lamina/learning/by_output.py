@@ -186,9 +186,6 @@ def options_of(
     return TrainingOptions(as_loss(loss), optimizer, clip=clip, frozen=frozen)
 
 
-# Metrics ------------------------------------------------------------------------------------------
-
-
 @final
 @frozen_dataclass
 class OfOutput(Sourced):
@@ -291,7 +288,6 @@ class FunctionMetric(Sourced):
         return {"sum": total, "count": count}
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        del target, loss
         of_loss: Callable[[Any], str] | None = getattr(self.function, "doubt", None)
         return of_loss(prediction) if of_loss else ""
 

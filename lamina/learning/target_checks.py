@@ -14,8 +14,6 @@ from lamina.data.arrays import FEW_ELEMENTS, are_indices
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 
-# Shapes and dtypes of targets ---------------------------------------------------------------------
-
 
 def matched(prediction: Tensor, target: Tensor) -> Tensor:
     """The target in the prediction's dtype; its shape must be the prediction's."""

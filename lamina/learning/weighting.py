@@ -25,9 +25,6 @@ WeightsOfClasses = ClassWeights | Literal["balanced"]
 _WEIGHT = Number("[0, inf)")
 
 
-# Weights of examples ------------------------------------------------------------------------------
-
-
 def aligned(weights: Tensor, each: Tensor, where: str = "") -> Tensor:
     """The weights, with the first axes of the values, in a shape that broadcasts over these."""
     if weights.rank > each.rank or weights.shape != each.shape[: weights.rank]:
@@ -101,9 +98,6 @@ def check_weights(array: Array, name: str) -> None:
         where="weights",
         advice="An example of weight 0 does not count.",
     )
-
-
-# Weights of classes -------------------------------------------------------------------------------
 
 
 @final

@@ -167,7 +167,6 @@ class Loss(Sourced, ABC):
 
     def doubt(self, prediction: Any) -> str:
         """A warning about a prediction that is certainly of a wrong kind; "" for all others."""
-        del prediction
         return ""
 
     def target(self, prediction: Any) -> Target | Sequence[Target] | None:
@@ -178,8 +177,7 @@ class Loss(Sourced, ABC):
         return prediction.shape, prediction.dtype
 
     def example_targets(self, noise: Array, prediction_shape: tuple[int, ...]) -> Array:
-        """Valid random targets, made from normal noise in the targets' shape."""
-        del prediction_shape
+        """Valid random targets, made from normal noise in the shape of the targets."""
         return 1 / (1 + np.exp(-noise))
 
     def check_target(self, array: Any, prediction_shape: Shape) -> None:

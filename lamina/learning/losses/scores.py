@@ -37,10 +37,10 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
         one = one.operands[0]
     if _is_of_scores(one):
         return SCORES, one
-    made = _MADE.get(one.op, "")
-    if one.op is not SIGMOID and not _is_along_classes(one, prediction):
-        made = ""
-    return made, one
+    # A softmax counts if it is along axis 1 of the prediction.
+    same = one is prediction or (one.rank == 2 and prediction.rank == 2)
+    counts = one.op is SIGMOID or (same and one.attributes.get("axis") == 1)
+    return _MADE.get(one.op, "") if counts else "", one
 
 
 def doubt(
@@ -65,9 +65,3 @@ def is_softmax_of_one(prediction: object) -> bool:
 def _is_of_scores(one: Tensor) -> bool:
     layer = one.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
     return (one.op is ADD or one.op.multiplies > 0) and layer in _LAYERS
-
-
-def _is_along_classes(one: Tensor, prediction: Tensor) -> bool:
-    """Whether a softmax is along axis 1 of the prediction."""
-    same = one is prediction or (one.rank == 2 and prediction.rank == 2)
-    return same and one.attributes.get("axis") == 1

@@ -89,7 +89,6 @@ class BinaryAccuracy(Metric):
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
         """Of raw scores with a threshold of 0.5, and of probabilities with one up to 0."""
-        del target
         if 0 < self.threshold != 0.5:
             return ""
         is_for_scores = self.threshold <= 0
@@ -200,7 +199,6 @@ class _ByClass(ByThreshold):
         return sums
 
     def _is_by_threshold(self, prediction: Any, target: Any) -> bool:
-        del prediction, target
         return self._on_its_own
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:

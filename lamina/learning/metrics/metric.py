@@ -74,13 +74,7 @@ class Metric(Sourced, ABC):
         """
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
-        """A warning about a prediction that is certainly of a wrong kind; "" for all others.
-
-        Args:
-            prediction, target: as for `statistics`.
-            loss: of the same prediction.
-        """
-        del prediction, target, loss
+        """A warning about a prediction that is certainly of a wrong kind; "" for all others."""
         return ""
 
     @abstractmethod

@@ -135,7 +135,6 @@ class Perplexity(OfClasses):
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
         """Of probabilities; the softmax of their logarithms is right."""
-        del target, loss
         advice = "Leave the layer before it out, or end in lm.LogSoftmax()."
         return doubt(prediction, (PROBABILITIES,), SCORES, advice, "metric")
 
