@@ -12,7 +12,6 @@ from lamina.codegen.axes import merged_axes
 from lamina.engines.gpu.chain_schedules import matrix_chain, tiled_chain
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.contraction_schedules import (
-    LEAST_GROUP,
     direct_schedule,
     fits,
     for_share,
@@ -23,7 +22,13 @@ from lamina.engines.gpu.contraction_schedules import (
 from lamina.engines.gpu.decisions import candidates, decide, position_bits
 from lamina.engines.gpu.family import Family, SingleSteps
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.loop_schedules import can_share_rows, merge_schedule, points_of, split_size
+from lamina.engines.gpu.loop_schedules import (
+    LEAST_GROUP,
+    can_share_rows,
+    merge_schedule,
+    points_of,
+    split_size,
+)
 from lamina.engines.gpu.matrix_schedules import matrices_fit, matrix_schedule
 from lamina.engines.gpu.packed_operands import packed_steps
 from lamina.engines.gpu.passes import ordered, stored_steps

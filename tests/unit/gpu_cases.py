@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,9 @@ def trained_convolutions(half: DType | None, device: Device, target: Target) -> 
     return bill_of(net, 64, options, Precision(float32, half), lambda: device, target).program
 
 
+Result = Callable[..., Tensor]
+
+
 @dataclass(frozen=True)
 class Case:
     """A graph of some inputs.
@@ -69,7 +73,7 @@ class Case:
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    result: Callable[..., Tensor]
+    result: Result
     dtypes: tuple[DType, ...] = ()
     limit: int = 1
     program: Program | None = None
@@ -140,12 +144,8 @@ def _product(m: int, k: int, n: int) -> Case:
     return Case(f"matmul-{m}x{k}x{n}", ((m, k), (k, n)), ops.matmul)
 
 
-def _layer(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor) -> Tensor:
-    return ops.tanh(ops.matmul(x, weight) + bias) + other
-
-
 def _transposed(x: Tensor, weight: Tensor) -> Tensor:
-    return ops.transpose(ops.matmul(ops.transpose(x), ops.transpose(weight)))
+    return ops.transpose(ops.transpose(x) @ ops.transpose(weight))
 
 
 def _conv(x: Tensor, weight: Tensor) -> Tensor:
@@ -153,44 +153,25 @@ def _conv(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _conv_3x3(x: Tensor, weight: Tensor) -> Tensor:
-    padding = ((1, 1), (2, 2))
-    return ops.conv(x, weight, strides=(1, 1), padding=padding, dilations=(1, 1), groups=1)
+    return ops.conv(x, weight, (1, 1), ((1, 1), (2, 2)), dilations=(1, 1), groups=1)
 
 
 def _conv_transpose_3x3(x: Tensor, weight: Tensor) -> Tensor:
-    padding = ((1, 1), (1, 1))
-    return ops.conv_transpose(x, weight, (4, 4), strides=1, padding=padding, dilations=1)
+    return ops.conv_transpose(x, weight, (4, 4), 1, ((1, 1), (1, 1)), dilations=1)
 
 
 def _rounded(half: DType) -> Callable[[Tensor, Tensor], Tensor]:
     """The product of a rounded float32 and floats of 16 bits, as in mixed precision."""
-    return lambda x, weight: ops.matmul(ops.rounded(x, half), ops.cast(weight, float32))
+    return lambda x, weight: ops.rounded(x, half) @ ops.cast(weight, float32)
 
 
-def _stored_tf32(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda x, weight: product(stored_as_tf32(x), stored_as_tf32(weight))
+def _of(change: Callable[[Tensor], Tensor], product: Callable[..., Tensor]) -> Result:
+    """The product of changed operands."""
+    return lambda x, weight: product(change(x), change(weight))
 
 
-def _tf32(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The product of numbers that are rounded to TF32."""
-    return lambda x, weight: product(ops.round_to_tf32(x), ops.round_to_tf32(weight))
-
-
-def _conv_of_halves(x: Tensor, weight: Tensor) -> Tensor:
-    return ops.cast(_conv(ops.cast(x, float32), ops.rounded(weight, bfloat16)), bfloat16)
-
-
-def _scaled_halves(x: Tensor, y: Tensor) -> Tensor:
-    """Sums, differences and products of float16, with and without literals, and a quotient."""
-    return (x * y + x - 0.5) * ops.relu(y) * 0.1 / (y * y + 1.0)
-
-
-def _gathered(x: Tensor, positions: Tensor, weight: Tensor) -> Tensor:
-    return ops.matmul(ops.take(x, positions, 0), weight)
-
-
-def _softmax(x: Tensor) -> Tensor:
-    return ops.softmax(x, 1)
+_tf32 = partial(_of, ops.round_to_tf32)
+_stored_tf32 = partial(_of, stored_as_tf32)
 
 
 def _normalized(x: Tensor) -> Tensor:
@@ -232,7 +213,7 @@ CONTRACTIONS = (
     _product(1, 37, 5),
     _product(9, 40, 1),
     _product(3, 0, 2),
-    Case("layer", ((6, 12), (12, 8), (8,), (6, 8)), _layer),
+    Case("layer", ((6, 12), (12, 8), (8,), (6, 8)), lambda x, w, b, y: ops.tanh(x @ w + b) + y),
     Case("transposed", ((12, 8), (4, 12)), _transposed),
     Case("batched", ((3, 5, 4), (3, 4, 6)), ops.matmul),
     # The result replaces the sums that its epilogue reads, in tiles of which one item stores.
@@ -242,7 +223,10 @@ CONTRACTIONS = (
     Case("conv-8-channels", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv),
     Case("conv-3x3", ((2, 3, 6, 4), (5, 3, 3, 3)), lambda x, w: ops.exp(_conv_3x3(x, w) * 0.1)),
     Case("conv-transpose-3x3", ((1, 4, 4, 4), (4, 3, 3, 3)), _conv_transpose_3x3),
-    Case("gathered", ((5, 8), (6,), (8, 3)), _gathered, (float32, int64, float32), 5),
+    Case(
+        *("gathered", ((5, 8), (6,), (8, 3)), lambda x, i, w: ops.take(x, i, 0) @ w),
+        *((float32, int64, float32), 5),
+    ),
     Case("matmul-bf16", ((12, 16), (16, 24)), _rounded(bfloat16), (float32, bfloat16)),
     Case("matmul-f16", ((7, 13), (13, 5)), _rounded(float16), (float32, float16)),
     # Stored in 16 bits and in whole vectors, so that devices copy them asynchronously. More tiles
@@ -255,7 +239,11 @@ CONTRACTIONS = (
     Case("stored-tf32", ((20, 32), (32, 24)), _stored_tf32(ops.matmul), is_tf32=True),
     Case("transposed-stored-tf32", ((16, 8), (24, 16)), _stored_tf32(_transposed), is_tf32=True),
     Case("conv-tf32", ((2, 3, 5, 4), (4, 3, 3, 3)), _tf32(_conv)),
-    Case("conv-bf16", ((2, 8, 4, 4), (8, 8, 3, 3)), _conv_of_halves, (bfloat16, float32)),
+    Case(
+        *("conv-bf16", ((2, 8, 4, 4), (8, 8, 3, 3))),
+        lambda x, w: ops.cast(_conv(ops.cast(x, float32), ops.rounded(w, bfloat16)), bfloat16),
+        (bfloat16, float32),
+    ),
 )
 LOOPS = (
     Case("elementwise", ((3, 8), (8,)), lambda x, y: ops.exp(x) * y + 1),
@@ -268,13 +256,18 @@ LOOPS = (
     Case("rows", ((6, 18),), lambda x: ops.max(x, 1)),
     Case("any", ((6, 18),), lambda x: ops.any(x > 2, 1)),
     Case("argmax", ((6, 17),), lambda x: ops.argmax(x, 1)),
-    Case("softmax", ((6, 17),), _softmax),
+    Case("softmax", ((6, 17),), lambda x: ops.softmax(x, 1)),
     Case("normalized", ((12, 8),), _normalized),
     Case("cumsum", ((3, 19),), lambda x: ops.cumsum(x, 1)),
     Case("cumsum-backwards", ((18,),), lambda x: ops.cumsum(x, 0, reverse=True)),
     Case("cumsum-of-int64", ((3, 12),), lambda x: ops.cumsum(x, 1), (int64,), 9),
     Case("written", ((4, 6),), ops.exp, program=_written()),
-    Case("elementwise-f16", ((3, 8), (8,)), _scaled_halves, (float16, float16)),
+    # Sums, differences and products of float16, with and without literals, and a quotient.
+    Case(
+        *("elementwise-f16", ((3, 8), (8,))),
+        lambda x, y: (x * y + x - 0.5) * ops.relu(y) * 0.1 / (y * y + 1.0),
+        (float16, float16),
+    ),
     Case("sorted", ((11, 3), (11,)), lambda x, i: ops.scatter_add(x, i, 7), (float32, int64), 5),
 )
 CASES = CONTRACTIONS + LOOPS
@@ -299,7 +292,7 @@ LARGE = (
     Case("conv-large", ((4, 16, 20, 20), (32, 16, 3, 3)), _conv),
     Case("conv-3x3-large", ((4, 64, 30, 30), (64, 64, 3, 3)), _conv_3x3),
     Case("normalized-large", ((8192, 12),), _normalized),
-    Case("softmax-large", ((300, 1000),), _softmax),
+    Case("softmax-large", ((300, 1000),), lambda x: ops.softmax(x, 1)),
     Case("elementwise-large", ((512, 512), (512,)), lambda x, y: ops.exp(x) * y + 1),
     Case("sum-large", ((1 << 17,),), lambda x: ops.sum(x)),
     Case("cumsum-large", ((1 << 15,),), lambda x: ops.cumsum(x * 0.01, 0)),

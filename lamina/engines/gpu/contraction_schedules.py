@@ -9,7 +9,12 @@ from itertools import product
 
 from lamina.engines.gpu.contraction_costs import bytes_in_a_clock, contraction_cost, packed_cost
 from lamina.engines.gpu.launches import Traits
-from lamina.engines.gpu.loop_schedules import combining_schedule, point_schedule
+from lamina.engines.gpu.loop_schedules import (
+    LEAST_GROUP,
+    MOST_GROUP,
+    combining_schedule,
+    point_schedule,
+)
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
 from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
@@ -52,10 +57,6 @@ LEAST_SHARE, MOST_SHARES = 64, 128
 # The most multiplications of a work item that are written out; and of how many of k. AMD's compiler
 # keeps the operands of all that are written out in registers, until it spills them.
 MOST_WRITTEN_OUT, UNROLLED = 512, 4
-# The fewest work items in a group: the width of a wavefront of AMD's older GPUs.
-LEAST_GROUP = 64
-# The most work items that a device may be expected to allow in a group.
-MOST_GROUP = 256
 
 
 def contraction_schedules(
@@ -192,10 +193,9 @@ def _split(
     # The shares are in one workspace, which is at most as large as one allocation may be.
     most = min(MOST_SHARES, min(NARROW, traits.block_bytes // one.element_bytes) // results)
     chosen: list[int] = []
-    for shares in range(2, most + 1):
-        is_whole = one.k % shares == 0 and one.k // shares >= LEAST_SHARE
+    for shares in range(2, min(most, one.k // LEAST_SHARE) + 1):
         # Each about twice as many as the one before.
-        if is_whole and (not chosen or shares >= 2 * chosen[-1]):
+        if one.k % shares == 0 and (not chosen or shares >= 2 * chosen[-1]):
             chosen.append(shares)
     for decided in whole:
         if not isinstance(decided, TiledSchedule | TreeSchedule | MatrixSchedule):

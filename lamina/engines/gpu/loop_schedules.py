@@ -45,10 +45,11 @@ POINT_LANES = 4
 FULL, FEW = 1024, 256
 # Reductions up to this length are left to one work item if there are enough points.
 SHORT = 32
-# The most work items of a group.
-MOST_GROUP = 256
-# The fewest work items of a group; and the shortest share of a reduction that is split.
-LEAST_GROUP, LEAST_SHARE = 64, 16
+# The fewest work items of a group, the width of a wavefront of AMD's older GPUs; and the most that
+# a device may be expected to allow.
+LEAST_GROUP, MOST_GROUP = 64, 256
+# The shortest share of a reduction that is split.
+LEAST_SHARE = 16
 _LARGEST_ELEMENT_BYTES = 8
 
 

@@ -110,7 +110,7 @@ class _Rows:
         rows, items = self._rows.rows, self._rows.items
         tree = Tree(
             *(points, self._share, self._row, items, rows, rows if self._rows.along_points else 1),
-            lambda _, left, right: combine.merged(left, right),
+            combine.merged,
         )
         arrays = [code.local(kept_type(one.type).element, tree.size) for one in carried]
         tree.write(arrays, carried)

@@ -8,9 +8,8 @@ from itertools import product
 from lamina.engines.gpu.contraction_costs import rate_of
 from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.products import Operand, Product
-from lamina.engines.gpu.schedule import MatrixLoad, MatrixSchedule, element_bytes_of
+from lamina.engines.gpu.schedule import VECTOR_BYTES, MatrixLoad, MatrixSchedule, element_bytes_of
 
-_VECTOR_BYTES = 16
 # The tiles that are compared: m and n, and the warps along each.
 _TILES = (
     *((128, 256, 2, 4), (256, 128, 4, 2), (128, 128, 2, 4), (128, 128, 2, 2), (128, 64, 2, 2)),
@@ -100,7 +99,7 @@ def matrix_schedule(
         matrix_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right)
     )
     return MatrixSchedule(
-        *(one.matrix_kind, swapped, *tile, *warps, by_warpgroups, left, right, stages, bits)
+        *(swapped, 1, *tile, one.matrix_kind, *warps, by_warpgroups, left, right, stages, bits)
     )
 
 
@@ -109,8 +108,8 @@ def matrix_load(side: Operand, traits: Traits, *, in_panels: bool = False) -> Ma
     outer, along_k = side.runs
     is_along_k = side.is_along_k
     # Vectors of up to 16 bytes are read from buffers, and written to local memory.
-    lanes = min(along_k if is_along_k else outer, _VECTOR_BYTES // side.loaded_bytes)
-    copies = traits.copies_asynchronously and lanes * side.loaded_bytes == _VECTOR_BYTES
+    lanes = min(along_k if is_along_k else outer, VECTOR_BYTES // side.loaded_bytes)
+    copies = traits.copies_asynchronously and lanes * side.loaded_bytes == VECTOR_BYTES
     # Warpgroups multiply TF32 in rows along K.
     copies = copies and (is_along_k or side.half is not None or not in_panels)
     # With it, rows that are read together are in different banks: eight of 16 bytes, or four of 32.

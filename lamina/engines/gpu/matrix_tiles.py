@@ -20,7 +20,7 @@ from lamina.codegen.signatures import Signature
 from lamina.codegen.values import FLOAT, Value, constant
 from lamina.engines.gpu.matrix_operands import EDGE, MatrixOperand, products_of_warps
 from lamina.engines.gpu.schedule import STEP, WARP, WARPGROUP, MatrixSchedule
-from lamina.engines.gpu.tile_kernels import TileKernel, kernel_in_tiles
+from lamina.engines.gpu.tile_kernels import Block, TileKernel, kernel_in_tiles
 from lamina.engines.gpu.tile_operands import Tiling
 from lamina.engines.gpu.work_item import Body
 from lamina.program.index import Axis, Index, axis_index
@@ -33,9 +33,7 @@ def matrix_kernel(signature: Signature[MatrixSchedule]) -> Body:
 
 @final
 class _Matrices(TileKernel[MatrixSchedule]):
-    def _blocks(
-        self, item: Index
-    ) -> tuple[Index, tuple[int, int, Index, int], tuple[int, int, Index, int]]:
+    def _blocks(self, item: Index) -> tuple[Index, Block, Block]:
         schedule = self._decided
         warp, lane = item // WARP, item % WARP
         # The tile of a warp, and where it begins in the tile of the group.

@@ -171,6 +171,7 @@ class TileLoad:
         return f"{vectors} along {'k' if self.along_k else 'the result'}{padded}{half}"
 
 
+@frozen_dataclass
 class TileSchedule(KernelSchedule):
     """A work group computes a tile of a contraction from tiles of its operands in local memory.
 
@@ -209,11 +210,6 @@ class TiledSchedule(TileSchedule):
         width: the most lanes of vectors in local memory and registers; 1 for scalars.
     """
 
-    swapped: bool
-    tile_b: int
-    tile_m: int
-    tile_n: int
-    tile_k: int
     item_m: int
     item_n: int
     left: TileLoad
@@ -337,10 +333,6 @@ class MatrixSchedule(TileSchedule):
     """
 
     kind: str
-    swapped: bool
-    tile_m: int
-    tile_n: int
-    tile_k: int
     warps_m: int
     warps_n: int
     by_warpgroups: bool
@@ -348,7 +340,6 @@ class MatrixSchedule(TileSchedule):
     right: MatrixLoad
     stages: int
     position_bits: int
-    tile_b = 1
 
     @property
     def group(self) -> int:

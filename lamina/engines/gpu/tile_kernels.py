@@ -26,6 +26,8 @@ BAND = 8
 # A long K of a work group is summed in blocks of so many products.
 _BLOCK = 4096
 Decided = TypeVar("Decided", TiledSchedule, MatrixSchedule)
+# The block, work items, position and width of a `Side`.
+Block = tuple[int, int, Index, int]
 
 
 class TileKernel(ABC, Generic[Decided]):
@@ -52,10 +54,8 @@ class TileKernel(ABC, Generic[Decided]):
         self._right = Side(step.right, n, groups[2], decided.tile_n, decided.right, *right)
 
     @abstractmethod
-    def _blocks(
-        self, item: Index
-    ) -> tuple[Index, tuple[int, int, Index, int], tuple[int, int, Index, int]]:
-        """The number of a work item's product; and block, items, position, width of both sides."""
+    def _blocks(self, item: Index) -> tuple[Index, Block, Block]:
+        """The number of a work item's product; and its blocks on both sides."""
 
     @abstractmethod
     def _zeros(self) -> Sequence[Value]:

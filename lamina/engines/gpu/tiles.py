@@ -17,7 +17,7 @@ from lamina.codegen.primitives import element
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.schedule import TiledSchedule
-from lamina.engines.gpu.tile_kernels import TileKernel, kernel_in_tiles
+from lamina.engines.gpu.tile_kernels import Block, TileKernel, kernel_in_tiles
 from lamina.engines.gpu.tile_operands import TileOperand, Tiling
 from lamina.engines.gpu.work_item import Body, ItemPoints, with_products
 from lamina.program.index import Axis, Index, axis_index
@@ -30,9 +30,7 @@ def tiled_kernel(signature: Signature[TiledSchedule]) -> Body:
 
 @final
 class _Tiles(TileKernel[TiledSchedule]):
-    def _blocks(
-        self, item: Index
-    ) -> tuple[Index, tuple[int, int, Index, int], tuple[int, int, Index, int]]:
+    def _blocks(self, item: Index) -> tuple[Index, Block, Block]:
         tiled = self._decided
         m_items, n_items = tiled.tile_m // tiled.item_m, tiled.tile_n // tiled.item_n
         m_width, n_width = (math.gcd(tiled.width, one) for one in (tiled.item_m, tiled.item_n))

@@ -17,10 +17,10 @@ from lamina.program.index import Index
 MOST_ROWS = 8
 
 # Combines two rows of values.
-Combine = Callable[[Function, Sequence[Value], Sequence[Value]], Sequence[Value]]
+Combine = Callable[[Sequence[Value], Sequence[Value]], Sequence[Value]]
 
 
-def added(code: Function, left: Sequence[Value], right: Sequence[Value]) -> Sequence[Value]:
+def _added(left: Sequence[Value], right: Sequence[Value]) -> Sequence[Value]:
     """The sums of two rows of values."""
     return [one + other for one, other in zip(left, right, strict=True)]
 
@@ -67,7 +67,7 @@ class Tree:
     items: int
     rows: int
     near: int
-    combine: Combine = added
+    combine: Combine = _added
 
     @property
     def within(self) -> int:
@@ -84,15 +84,13 @@ class Tree:
     def write(self, arrays: Sequence[Value], values: Sequence[Value]) -> None:
         """Combines the values of items, which are all here.
 
-        Args:
-            arrays: the address in local memory of the elements of each value.
-            values: of this item.
+        Each value of this item has the address of its elements in local memory.
         """
         code, points, within = self.points.code, self.points, self.within
         distance = within // 2
         while distance:
             others = [_shifted(code, one, distance * self.near) for one in values]
-            values = self.combine(code, values, others)
+            values = self.combine(values, others)
             distance //= 2
         first = points.indices(self.share // within * self.rows + self.row).start
         own = points.indices(self.share % within).start
@@ -134,9 +132,7 @@ class Tree:
             rows.append([fetched(code, one, type) for one, type in zip(at, types, strict=True)])
         while len(rows) > 1:
             half = len(rows) // 2
-            rows = [
-                self.combine(code, *both) for both in zip(rows[:half], rows[half:], strict=True)
-            ]
+            rows = [self.combine(*both) for both in zip(rows[:half], rows[half:], strict=True)]
         return rows[0]
 
     def _address(self, array: Value, row: Value, type: Type) -> Value:
