@@ -25,8 +25,7 @@ from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import LEAST_K, LEAST_SIDE, is_large
 from lamina.engines.engine import Candidate
 from lamina.engines.gpu import tuning
-from lamina.engines.gpu.compilation import compile_program
-from lamina.engines.gpu.family import with_memories
+from lamina.engines.gpu.family import compile_program, with_memories
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
 from lamina.errors import EngineError, InternalError

@@ -12,10 +12,9 @@ import numpy as np
 from lamina.base.shapes import Array, DType, as_dtype, float64
 from lamina.engines.engine import Arena, Changes, Device, Memory, Peaks, TunedStep
 from lamina.engines.gpu.arena import DeviceArena, device_arena
-from lamina.engines.gpu.compilation import compile_program
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram, needs_of
-from lamina.engines.gpu.family import Choices, Family, forced_by
+from lamina.engines.gpu.family import Choices, Family, compile_program, forced_by
 from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import Launches
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory

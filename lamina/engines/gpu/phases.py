@@ -16,8 +16,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.codegen.c import Function, Module
 from lamina.codegen.values import I32, Value
 from lamina.engines.gpu.contraction_costs import BARRIER, LOAD_LATENCY
-from lamina.engines.gpu.launches import Launch, RepeatedLaunches
-from lamina.engines.gpu.rates import Rates
+from lamina.engines.gpu.launches import Launch, Rates, RepeatedLaunches
 from lamina.engines.gpu.schedule import (
     VECTOR_BYTES,
     WARP,

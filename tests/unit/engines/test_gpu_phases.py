@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lamina.engines.gpu.launches import Launch, RepeatedLaunches
+from lamina.engines.gpu.launches import Launch, Rates, RepeatedLaunches
 from lamina.engines.gpu.phases import ITEMS, LAUNCH, Joined, extra_clocks, joined_launches
-from lamina.engines.gpu.rates import Rates
 from lamina.engines.gpu.schedule import LoopSchedule, MatrixSchedule, RowSchedule
 from lamina.program.cost import Cost
 

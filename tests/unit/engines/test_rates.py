@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lamina.engines.cuda.driver import traits_of
-from lamina.engines.gpu.rates import Rates
+from lamina.engines.gpu.launches import Rates
 from lamina.engines.opencl.driver import _rates
 
 H100 = {

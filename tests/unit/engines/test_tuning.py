@@ -28,8 +28,8 @@ from lamina.engines.gpu.contraction_schedules import costs_of_schedules
 from lamina.engines.gpu.decisions import MOST_PROMISING, candidates, position_bits, promising
 from lamina.engines.gpu.family import SingleSteps
 from lamina.engines.gpu.gpus import GpuFamily, target_for
+from lamina.engines.gpu.launches import Rates
 from lamina.engines.gpu.memory import DeviceMemory
-from lamina.engines.gpu.rates import Rates
 from lamina.engines.gpu.tuning import Tuner, _best, _fill
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide import candidates as of_processors
