@@ -8,19 +8,9 @@ from lamina.checks import checked
 from lamina.checks.kinds import Count
 from lamina.checks.origin import source_line
 from lamina.errors import DefinitionError
-from lamina.layers import (
-    BatchNorm,
-    Conv2d,
-    ConvTranspose2d,
-    Flatten,
-    Input,
-    Layer,
-    LeakyReLU,
-    ReLU,
-    Reshape,
-    Tanh,
-)
+from lamina.layers import BatchNorm, Conv2d, ConvTranspose2d, Flatten, Input, Layer, Reshape, Tanh
 from lamina.layers.init import Normal
+from lamina.layers.rectifiers import LeakyReLU, ReLU
 from lamina.network import Network, Sequential
 from lamina.networks.arguments import ShapeOfImages
 

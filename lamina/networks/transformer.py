@@ -5,14 +5,8 @@ from __future__ import annotations
 from lamina import ops
 from lamina.checks import checked
 from lamina.checks.kinds import Count, Depth, Probability
-from lamina.layers import (
-    Embedding,
-    Input,
-    LayerNorm,
-    LearnedPositions,
-    Linear,
-    TransformerEncoderBlock,
-)
+from lamina.layers import Input, LayerNorm, Linear, TransformerEncoderBlock
+from lamina.layers.embedding import Embedding, LearnedPositions
 from lamina.network import Network
 
 

@@ -30,19 +30,9 @@ from lamina.base.shapes import (
 )
 from lamina.checks.kinds import ElementType, Flag
 from lamina.errors import DTypeError
-from lamina.graph import (
-    CONSTANT,
-    LEAF,
-    OPS,
-    Op,
-    Sample,
-    Tensor,
-    TensorLike,
-    apply,
-    constant,
-    described,
-)
+from lamina.graph import OPS, Op, Sample, Tensor, TensorLike, apply, constant, described
 from lamina.graph.attributes import MayLack
+from lamina.graph.leaves import CONSTANT, LEAF
 from lamina.ops.arguments import as_tensor, dtype_of
 from lamina.ops.factories import ANY, elementwise, formula, scalar_primitive, unary
 from lamina.ops.lowering_rules import Elementwise, Movement

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import final
 
-from lamina.base.shapes import shape_text
 from lamina.checks import checked
 from lamina.checks.origin import labelled
 from lamina.errors import GradientError, ShapeError
@@ -22,6 +21,7 @@ from lamina.graph import (
     Tensor,
     apply,
     constant,
+    described,
     leaf,
     rebuild,
     rewrite,
@@ -100,10 +100,7 @@ def check(output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None
     if seed is not None and (seed.shape, seed.dtype) != (output.shape, output.dtype):
         raise ShapeError(
             "the seed of a gradient must have the shape and dtype of the output",
-            facts=(
-                ("output", shape_text(output.shape, output.dtype)),
-                ("seed", shape_text(seed.shape, seed.dtype)),
-            ),
+            facts=(("output", described(output)), ("seed", described(seed))),
             advice="Leave the seed out for a gradient of the sum of the output.",
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -66,10 +67,7 @@ def all_finite(gradients: Sequence[Tensor]) -> Tensor:
     """Whether all elements are finite: a bool."""
     # A maximum is NaN if one of its operands is.
     largest = [ops.max(ops.abs(gradient)) for gradient in gradients]
-    total = largest[0]
-    for one in largest[1:]:
-        total = ops.maximum(total, one)
-    return ops.less(total, math.inf)
+    return ops.less(reduce(ops.maximum, largest), math.inf)
 
 
 def kept_unless(
