@@ -111,17 +111,6 @@ def test_a_fit_gives_the_same_bits(name, dtype):
         np.testing.assert_array_equal(other, one)
 
 
-def test_running_statistics_are_updated_once():
-    block = lm.Recompute(lm.Linear(4), lm.BatchNorm(momentum=0.5))
-    model = lm.Model(lm.Sequential(lm.Input(3), block, lm.Linear(3)), seed=0)
-    x = normal(16, 3)
-    z = x @ model.parameters()["1.weight"].T + model.parameters()["1.bias"]
-    with model.training(batch_size=16, **STEP) as training:
-        training.step(x, labels(16))
-    mean = next(value for name, value in model.states().items() if name.endswith("mean"))
-    np.testing.assert_allclose(mean, 0.5 * z.mean(axis=0), rtol=1e-5)
-
-
 def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers():
     inner = lm.Sequential(lm.Input(4), lm.Linear(4), lm.Tanh())
     net = lm.Sequential(lm.Input(4), lm.Recompute(inner), lm.Linear(2))
