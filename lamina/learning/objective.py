@@ -302,9 +302,6 @@ def _with_classes(classes: ClassWeights, one: _Compared, outputs: int) -> Tensor
     return found * ops.reshape(weights, (*weights.shape, *(1,) * (found.rank - weights.rank)))
 
 
-# Values -------------------------------------------------------------------------------------------
-
-
 def _value(one: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The loss, and the sum of weights by which it is divided if that is not the batch."""
     loss = one.term.loss

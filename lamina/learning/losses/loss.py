@@ -30,6 +30,8 @@ from lamina.ops.conversion import widened
 Reduction = Literal["mean", "sum", "none"]
 WEIGHT = Number("[0, inf)")
 Target = tuple[Shape, DType]
+# A loss, and the sum of weights by which a mean is divided, unless that is the number of elements.
+Divided = tuple[Tensor, Tensor | None]
 Scores = Literal["", "sigmoid", "softmax", "margins"]
 
 
@@ -122,20 +124,12 @@ class Loss(Sourced, ABC):
         wide, _ = self._reduced(_widened(prediction), _widened(target), weights)
         return ops.cast(wide, halves[0])
 
-    def measured(
-        self, prediction: Any, target: Any, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The loss, and the sum of weights by which a mean is divided.
-
-        The latter is None if that is the number of elements, or for a sum.
-        """
+    def measured(self, prediction: Any, target: Any, weights: Tensor | None) -> Divided:
         if type(self).__call__ is not Loss.__call__:
             return called(self, prediction, target, weights), None
         return self._reduced(prediction, target, weights)
 
-    def _reduced(
-        self, prediction: Any, target: Any, weights: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _reduced(self, prediction: Any, target: Any, weights: Tensor | None) -> Divided:
         found = self.elements(prediction, target)
         each, counts = found.each, found.counts
         how: str = getattr(self, "reduction", "mean")

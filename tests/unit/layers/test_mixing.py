@@ -135,26 +135,28 @@ def test_the_loss_takes_both_targets_by_their_shares(loss, classes):
         np.testing.assert_array_equal(found[name], own[name])
 
 
-def test_targets_keep_the_weights_of_their_examples():
-    def weighted(x, target, weights, *layers):
-        network = lm.Sequential(lm.Input(3), *layers, lm.Identity())
-        specs = [(lm.Input(3).shape[:1], int64)], [(lm.Input(3).shape[:1], float64)]
-        batch = BatchSpecs(network, float64, targets=specs[0], weights=specs[1])
-        graph = evaluation_graph(batch, lm.CrossEntropy(), training=True).graph
-        feeds = {"input0": x, "target0": target, "weight0": weights}
-        used = {node.attributes["name"] for node in graph.inputs}
-        assert used == feeds.keys()
-        found, _ = evaluate(bind_batch(graph, 6), {**KEYS, **feeds})
-        return float(found["loss"])
+def loss_of(network, loss, feeds, targets=(), weights=()):
+    """The loss of a batch in training mode."""
+    batch = BatchSpecs(network, float64, targets=targets, weights=weights)
+    graph = evaluation_graph(batch, loss, training=True).graph
+    return float(evaluate(bind_batch(graph, 6), {**KEYS, **feeds})[0]["loss"])
 
+
+def test_targets_keep_the_weights_of_their_examples():
     x, target = normal64(6, 3), np.array([0, 2, 1, 1, 0, 2])
     weights = np.array([0.0, 1.0, 2.0, 0.5, 3.0, 1.5])
+    batch = lm.Input(3).shape[:1]
+
+    def weighted(x, shift, *layers):
+        feeds = {"target0": np.roll(target, shift), "weight0": np.roll(weights, shift)}
+        network = lm.Sequential(lm.Input(3), *layers, lm.Identity())
+        specs = [(batch, int64)], [(batch, float64)]
+        return loss_of(network, lm.CrossEntropy(), {"input0": x, **feeds}, *specs)
+
     share = share_of(lm.Mixup(), 3)
     mixed = share * x + (1 - share) * np.roll(x, 1, 0)
-    own = weighted(mixed, target, weights)
-    other = weighted(mixed, np.roll(target, 1, 0), np.roll(weights, 1, 0))
-    found = weighted(x, target, weights, lm.Mixup())
-    np.testing.assert_allclose(found, share * own + (1 - share) * other, rtol=1e-6)
+    expected = share * weighted(mixed, 0) + (1 - share) * weighted(mixed, 1)
+    np.testing.assert_allclose(weighted(x, 0, lm.Mixup()), expected, rtol=1e-6)
 
 
 def test_several_targets_are_mixed_together():
@@ -163,13 +165,10 @@ def test_several_targets_are_mixed_together():
 
     x = lm.Input(4)
     y = lm.Mixup()(x)
-    network = lm.Network(x, [lm.Identity()(y), y * 2.0])
-    specs = [(x.shape, float64)] * 2
-    batch = BatchSpecs(network, float64, targets=specs)
-    graph = evaluation_graph(batch, loss, training=True).graph
     data, first, second = normal64(6, 4), normal64(6, 4) * 3, normal64(6, 4) + 1
-    feeds = {**KEYS, "input0": data, "target0": first, "target1": second}
-    found, _ = evaluate(bind_batch(graph, 6), feeds)
+    feeds = {"input0": data, "target0": first, "target1": second}
+    network = lm.Network(x, [lm.Identity()(y), y * 2.0])
+    found = loss_of(network, loss, feeds, [(x.shape, float64)] * 2)
     share = share_of(lm.Mixup(), 4)
     mixed = share * data + (1 - share) * np.roll(data, 1, 0)
 
@@ -177,7 +176,7 @@ def test_several_targets_are_mixed_together():
         targets = np.roll(first, shift, 0), np.roll(second, shift, 0)
         return float(np.abs(mixed - targets[0]).mean() + np.abs(2 * mixed - targets[1]).mean())
 
-    np.testing.assert_allclose(found["loss"], share * value(0) + (1 - share) * value(1), rtol=1e-6)
+    np.testing.assert_allclose(found, share * value(0) + (1 - share) * value(1), rtol=1e-6)
 
 
 def test_a_loss_without_targets_is_as_it_was():
@@ -189,11 +188,9 @@ def test_a_loss_without_targets_is_as_it_was():
         def __call__(self, prediction, target):
             return ops.mean(prediction * prediction)
 
-    network = lm.Sequential(lm.Input(4), lm.Mixup())
-    graph = evaluation_graph(BatchSpecs(network, float64), Size(), training=True).graph
     x = normal64(6, 4)
-    found, _ = evaluate(bind_batch(graph, 6), {**KEYS, "input0": x})
-    np.testing.assert_allclose(found["loss"], (run(lm.Mixup(), x, training=True) ** 2).mean())
+    found = loss_of(lm.Sequential(lm.Input(4), lm.Mixup()), Size(), {"input0": x})
+    np.testing.assert_allclose(found, (run(lm.Mixup(), x, training=True) ** 2).mean())
 
 
 def test_micro_batches_mix_within_themselves():
