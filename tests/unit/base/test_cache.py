@@ -5,7 +5,6 @@ import os
 import random
 import stat
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -281,41 +280,18 @@ def test_the_cache_exceeds_its_limit_by_at_most_an_eighth(cache_folder, monkeypa
     assert (1 << 20) * 3 // 4 < most < (1 << 20) * 9 // 8 + cache.SHARDS * 4096
 
 
-def lines_run(work: Callable[[], object]) -> int:
-    """How many lines of Python are run."""
-    count, before = 0, sys.gettrace()
-
-    def trace(_: object, event: str, __: object) -> object:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)  # type: ignore[arg-type]
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
-def test_the_cost_of_writing_does_not_grow_with_the_number_of_entries(cache_folder):
-    first, second, third = in_one_shard(3)
-    keep(first, CONTENT)
-    few = lines_run(lambda: keep(second, CONTENT))
-    for number in range(2000):
-        (cache_folder / "0" / f"{number}.object").touch()
-    assert 10 < lines_run(lambda: keep(third, CONTENT)) < 2 * few
-    assert lines_run(lambda: find(third)) < 2 * few
-
-
-def test_a_shard_is_trimmed_once_per_eighth_of_its_limit(monkeypatch):
-    trims: list[int] = []
-    monkeypatch.setattr(cache, "_trim", lambda _: trims.append(1))
+def test_entries_are_listed_once_per_eighth_of_the_limit_however_many_there_are(monkeypatch):
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(folder) or scandir(folder))
     monkeypatch.setattr(cache, "LARGEST_BYTES", cache.SHARDS * 8 * 100 * 1024)
-    for key in in_one_shard(1000):
+    keys = in_one_shard(1000)
+    for key in keys:
         keep(key, bytes(1000))
-    # An entry counts as two KiB with its header; 50 of them are not more than 100 KiB.
-    assert len(trims) == 1000 // 51
+    # Each writer lists the unfinished files. An entry counts as two KiB with its header; 50 of them
+    # are not more than 100 KiB.
+    assert len(listed) == 1000 + 1000 // 51
+    assert find(keys[-1]) == bytes(1000)
+    assert len(listed) == 1000 + 1000 // 51
 
 
 def test_unfinished_files_of_ended_processes_are_removed(cache_folder):

@@ -185,7 +185,10 @@ def test_tensors_of_pytorch_become_arrays(torch):
     assert repr(data) == "2 examples: x f32[3], y i64[]"
     half = torch.tensor([[0.5, 3.140625]], requires_grad=True).bfloat16()
     assert repr(Dataset(half)) == "1 example: x f32[2]"
-    assert Dataset(half).inputs.tolist() == [[0.5, 3.140625]]
+    net = lm.Sequential(lm.Input(2), lm.Linear(1, bias=False))
+    model = lm.from_torch(net, {"0.weight": half}, show=False)
+    for found in (Dataset(half).inputs, model.parameters()["1.weight"]):
+        assert found.tolist() == [[0.5, 3.140625]]
     conjugated = torch.tensor([1 + 2j]).conj()
     advice = refused(DTypeError, lambda: Dataset(conjugated)).advice
     assert advice == "Complex numbers are two arrays: array.real and array.imag."

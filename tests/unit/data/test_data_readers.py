@@ -378,8 +378,6 @@ def damage_and_load(folder: Path, content: bytes, name: str, trials: int) -> Non
 # IDX: every element type is read, and every damaged file gives a clear error ----------------------
 
 
-# A folder with the original files.
-FASHION_MNIST = Path(os.environ.get("LAMINA_FASHION_MNIST", "fashion-mnist"))
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
 
@@ -590,12 +588,3 @@ def test_mnist_names_files_that_are_missing_or_do_not_fit(folder):
     assert "6 examples" in str(error)
     error = refused(DataError, mnist, folder / "absent")
     assert dict(error.facts)["found"] == "no such folder"
-
-
-@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="the files of Fashion-MNIST are not at hand")
-def test_fashion_mnist_is_read():
-    for data, count in zip(mnist(FASHION_MNIST), (60_000, 10_000), strict=True):
-        assert repr(data) == f"{count} examples: x u8[1, 28, 28], y i64[]"
-        assert data.classes == 10
-        assert np.bincount(data.targets).tolist() == [count // 10] * 10
-        assert data.inputs.max() == 255
