@@ -41,14 +41,28 @@ def refused(path: Path, **how: Any) -> FileFormatError:
     return error
 
 
-Metadata = dict[str, Any]
+# Changes the metadata, the definition and the tensors of a model file.
+Change = Callable[[Any, Any, Any], Any]
 
 
-Tensors = dict[str, Array]
-
-
-def layer(record: str, **fields: Any) -> Callable[[Metadata, Any, Tensors], None]:
-    def change(_: Metadata, definition: Any, __: Tensors) -> None:
+def layer(record: str, **fields: Any) -> Change:
+    def change(_: Any, definition: Any, __: Any) -> None:
         definition["layers"][0] = {"record": record, "fields": fields}
 
     return change
+
+
+def damaged(content: bytes, generator: np.random.Generator) -> bytes:
+    """The contents truncated, with flipped bits, with added bytes, or all of these."""
+    result = bytearray(content)
+    kinds = generator.integers(1, 8)
+    if kinds & 1:
+        del result[int(generator.integers(0, len(result) + 1)) :]
+    if kinds & 2 and result:
+        # Half of the flips go to the headers, where they do most harm.
+        reach = len(result) if generator.random() < 0.5 else min(len(result), 24)
+        for position in generator.integers(0, reach, generator.integers(1, 9)):
+            result[position] ^= 1 << int(generator.integers(0, 8))
+    if kinds & 4:
+        result += generator.bytes(int(generator.integers(1, 64)))
+    return bytes(result)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from error_texts import error_text, refused
+from files_cases import damaged
 from frame_cases import table
 from fresh_python import printed
 
@@ -496,22 +497,6 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):
 def test_a_missing_file_and_a_folder_are_no_files(tmp_path):
     assert refused(DataError, read_idx, tmp_path / "absent").problem == "there is no such file"
     assert dict(refused(DataError, read_idx, tmp_path).facts)["found"] == "a folder"
-
-
-def damaged(content: bytes, generator: np.random.Generator) -> bytes:
-    """The contents truncated, with flipped bits, with added bytes, or all of these."""
-    result = bytearray(content)
-    kinds = generator.integers(1, 8)
-    if kinds & 1:
-        del result[int(generator.integers(0, len(result) + 1)) :]
-    if kinds & 2 and result:
-        # Half of the flips go to the headers, where they do most harm.
-        reach = len(result) if generator.random() < 0.5 else min(len(result), 24)
-        for position in generator.integers(0, reach, generator.integers(1, 9)):
-            result[position] ^= 1 << int(generator.integers(0, 8))
-    if kinds & 4:
-        result += generator.bytes(int(generator.integers(1, 64)))
-    return bytes(result)
 
 
 def test_a_thousand_damaged_files_give_an_array_or_a_clear_error(tmp_path, monkeypatch):
