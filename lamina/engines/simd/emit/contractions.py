@@ -201,8 +201,8 @@ class _Gemm:
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
                 right, stride = self._right_address(points, panel, own, n_start, chunk)
-                one = _Pass(name, panel, chunk, right, stride, sums, n_start)
-                self._tiles(points, one, begin, end)
+                current = _Pass(name, panel, chunk, right, stride, sums, n_start)
+                self._tiles(points, current, begin, end)
 
     def _right_address(
         self, points: Points, panel: Panel, own: Value, n_start: Value, chunk: range
@@ -230,7 +230,7 @@ class _Gemm:
         is_direct = self._schedule.right == DIRECT
         return self._right if is_direct and (self._dots or panel.last == panel.lanes) else None
 
-    def _tiles(self, points: Points, one: _Pass, begin: Value, end: Value) -> None:
+    def _tiles(self, points: Points, current: _Pass, begin: Value, end: Value) -> None:
         """The tiles of M from number `begin` up to `end`, over one chunk of k."""
         code, matrix = points.code, self._matrix
         whole, rest = divmod(matrix.m.extent, self._schedule.tile_m)
@@ -239,62 +239,62 @@ class _Gemm:
             if self._amx:
                 begin_tiles(code, self._schedule.tile_m)
             with points.counting(begin, stop) as number:
-                self._tile(points, one, number, self._schedule.tile_m)
+                self._tile(points, current, number, self._schedule.tile_m)
         if rest:
             with code.when(end > whole) as before, points.inside(before):
                 if self._amx:
                     begin_tiles(code, rest)
-                self._tile(points, one, code.constant(whole), rest)
+                self._tile(points, current, code.constant(whole), rest)
         if self._amx:
             end_tiles(code)
 
-    def _tile(self, points: Points, one: _Pass, number: Value, tile_m: int) -> None:
+    def _tile(self, points: Points, current: _Pass, number: Value, tile_m: int) -> None:
         """One tile over one chunk: sums begin at zero or in the last chunk; epilogue at the end."""
         code, matrix = points.code, self._matrix
         m_start = number * self._schedule.tile_m
-        left, m_stride, k_stride = self._left_address(points, number, m_start, one.chunk.start)
-        sums = one.sums
+        left, m_stride, k_stride = self._left_address(points, number, m_start, current.chunk.start)
+        sums = current.sums
         if self._schedule.chunk < self._schedule.k_steps:
-            skipped = number * (self._schedule.tile_m * one.panel.width)
+            skipped = number * (self._schedule.tile_m * current.panel.width)
             sums = code.offset(sums, skipped, self._of_sums)
-        fresh = one.chunk.start == 0
+        fresh = current.chunk.start == 0
         if self._dots:
-            self._dot_tiles(code, one, left, m_stride, tile_m)
+            self._dot_tiles(code, current, left, m_stride, tile_m)
         elif self._amx:
-            tile = AmxTile(tile_m, one.panel.vectors, m_stride, fresh)
+            tile = AmxTile(tile_m, current.panel.vectors, m_stride, fresh)
             kernel = emit_amx_tile(self._context.module, tile)
-            code.call_void(kernel, left, one.right, sums, len(one.chunk) // AMX_STEPS)
+            code.call_void(kernel, left, current.right, sums, len(current.chunk) // AMX_STEPS)
         else:
             rows = range(tile_m)
             tile = Tile(
-                *(tuple(m * m_stride for m in rows), tuple(m * one.panel.width for m in rows)),
-                *(*one.panel.sizes, self._of_sums, ((0, k_stride),), one.right_stride),
+                *(tuple(m * m_stride for m in rows), tuple(m * current.panel.width for m in rows)),
+                *(*current.panel.sizes, self._of_sums, ((0, k_stride),), current.right_stride),
                 fresh=fresh,
                 prefetch=self._schedule.prefetch,
                 paired=matrix.paired,
             )
-            call_tile(code, tile, left, one.right, sums, len(one.chunk))
-        if one.chunk.stop == self._schedule.k_steps:
+            call_tile(code, tile, left, current.right, sums, len(current.chunk))
+        if current.chunk.stop == self._schedule.k_steps:
             batch = points.axis(matrix.batch)
-            operands = (code.parameters[0], sums, batch, m_start, tile_m, one.n_start)
-            code.call_void(f"{one.name}_epilogue", *operands)
+            operands = (code.parameters[0], sums, batch, m_start, tile_m, current.n_start)
+            code.call_void(f"{current.name}_epilogue", *operands)
 
     def _dot_tiles(
-        self, code: Builder, one: _Pass, left: Value, m_stride: int, tile_m: int
+        self, code: Builder, current: _Pass, left: Value, m_stride: int, tile_m: int
     ) -> None:
         """The sums of a tile's rows and all columns of a panel, `tile_n` columns at a time."""
-        plain = self._right_in_place(one.panel)
+        plain = self._right_in_place(current.panel)
         assert plain is not None
-        for first in range(0, one.panel.n, self._schedule.tile_n):
-            tile_n = min(self._schedule.tile_n, one.panel.n - first)
+        for first in range(0, current.panel.n, self._schedule.tile_n):
+            tile_n = min(self._schedule.tile_n, current.panel.n - first)
             dots = Dots(
-                *(tile_m, tile_n, one.panel.lanes, self._of_sums, len(one.chunk)),
-                *(m_stride, plain.stride, one.panel.width, self._matrix.paired),
+                *(tile_m, tile_n, current.panel.lanes, self._of_sums, len(current.chunk)),
+                *(m_stride, plain.stride, current.panel.width, self._matrix.paired),
             )
             kernel = emit_dots(self._context.module, dots)
             memory = "i16" if self._matrix.paired else self._element
-            right = code.offset(one.right, first * plain.stride, memory)
-            code.call_void(kernel, left, right, code.offset(one.sums, first, self._of_sums))
+            right = code.offset(current.right, first * plain.stride, memory)
+            code.call_void(kernel, left, right, code.offset(current.sums, first, self._of_sums))
 
     def _left_address(
         self, points: Points, number: Value, m_start: Value, k_start: int

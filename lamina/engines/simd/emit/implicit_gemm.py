@@ -71,8 +71,8 @@ class ImplicitGemm(WindowWriter):
                         at = address(code, left, zip(firsts, along, strict=True), self._of_left)
                         if is_amx:
                             height = self._tiles(block).height(size)
-                            one = AmxTile(height, panel.vectors, along[-1], True, loops)
-                            code.call_void(emit_amx_tile(code.module, one), at, right, sums)
+                            tile = AmxTile(height, panel.vectors, along[-1], True, loops)
+                            code.call_void(emit_amx_tile(code.module, tile), at, right, sums)
                         else:
                             rows = offsets(size, along)
                             to = tuple(m * panel.width for m in range(len(rows)))
