@@ -276,6 +276,10 @@ def _unchanged(code: Builder, dtype: DType, value: Value) -> Value:
     return value
 
 
+# The primitives that compare, and the relations of integers without a sign.
+COMPARISONS = {"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le"}
+COMPARISONS |= {"greater": "gt", "greater_equal": "ge"}
+
 # Every primitive of lamina.program.scalar except "cast". Emitters of comparisons get the dtype of
 # the operands, all others the dtype of the result.
 EMITTERS: Mapping[str, Emitter] = {
@@ -299,12 +303,7 @@ EMITTERS: Mapping[str, Emitter] = {
     "square_root": partial(_intrinsic, "sqrt"),
     "reciprocal": _reciprocal,
     **{name: partial(_function, emit) for name, emit in functions.FUNCTIONS.items()},
-    "equal": partial(_compare, "eq"),
-    "not_equal": partial(_compare, "ne"),
-    "less": partial(_compare, "lt"),
-    "less_equal": partial(_compare, "le"),
-    "greater": partial(_compare, "gt"),
-    "greater_equal": partial(_compare, "ge"),
+    **{name: partial(_compare, relation) for name, relation in COMPARISONS.items()},
     "logical_and": partial(_bitwise, "and"),
     "logical_or": partial(_bitwise, "or"),
     "logical_not": _logical_not,
@@ -319,4 +318,3 @@ EMITTERS: Mapping[str, Emitter] = {
     "as_tf32": _unchanged,
     "sort_key": _sort_key,
 }
-COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))

@@ -15,17 +15,10 @@ from lamina.codegen.words import OPENCL_PROCESSOR
 LANES = (1, 2, 3, 5, 8, 10, 16, 21, 32)
 
 
-def lanes_of_pieces(type: Type) -> list[int]:
-    return [one.lanes for one in pieces_of(type)]
-
-
 def test_a_type_is_divided_into_types_of_the_language():
-    assert lanes_of_pieces(Type("float")) == [0]
-    assert lanes_of_pieces(Type("float", 16)) == [16]
-    assert lanes_of_pieces(Type("i32", 10)) == [8, 2]
     # One lane is a scalar.
-    assert lanes_of_pieces(Type("i1", 7)) == [4, 2, 0]
-    assert lanes_of_pieces(Type("double", 64)) == [16] * 4
+    for lanes, expected in ((0, [0]), (16, [16]), (10, [8, 2]), (7, [4, 2, 0]), (64, [16] * 4)):
+        assert [one.lanes for one in pieces_of(Type("i1", lanes))] == expected
 
 
 def result_of(

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_texts import problem_of
 from harness import run_program
+from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
-from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.errors import InternalError
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Tensor, leaf
 from lamina.learning.by_output import options_of
 from lamina.ops.differentiate import gradients
-from lamina.program.check import verify
 from lamina.program.cost import cost_of, space_of
 from lamina.program.encoding import decode, encode
 from lamina.program.program import Program
@@ -29,12 +27,6 @@ from lamina.step.planning import bill_of
 from lamina.step.precision import Precision
 
 CHAINED = replace(DEFAULT_TARGET, chains=True)
-
-
-def of(results: Sequence[Tensor], leaves: Sequence[Tensor], *, chains: bool = True) -> Program:
-    outputs = tuple((f"y{number}", one) for number, one in enumerate(results))
-    target = CHAINED if chains else DEFAULT_TARGET
-    return compile_graph(Graph(tuple(leaves), outputs), batch=1, name="test", target=target)
 
 
 def operands(length: int = 128, features: int = 8, heads: int = 2) -> list[Tensor]:
@@ -49,7 +41,7 @@ def attention(length: int, *, chains: bool = True) -> Program:
     leaves = operands(length)
     result = ops.attention(*leaves)
     results = [result, *gradients(ops.sum(result * result), leaves)]
-    return of(results, leaves, chains=chains)
+    return program_of(results, target=CHAINED if chains else DEFAULT_TARGET)
 
 
 def test_attention_and_its_gradients_are_three_chains():
@@ -85,8 +77,8 @@ def test_chains_compute_the_same_on_the_interpreter():
 
 
 def test_the_text_of_a_chain_lists_products_reductions_and_sums():
-    leaves = operands()
-    lines = str(of([ops.attention(*leaves, causal=True)], leaves).steps[0]).splitlines()
+    program = program_of(ops.attention(*operands(), causal=True), target=CHAINED)
+    lines = str(program.steps[0]).splitlines()
     assert lines[0] == "chain 0.transpose over (a0<2; a1<128), a2<128"
     assert lines[1] == "  s0 = sum(d0<8) q[1024*a0 + 8*a1 + d0] * k[1024*a0 + 8*a2 + d0]"
     assert lines[2].startswith("  r0 = maximum(a2<128) select(((a1) + 0) >= (a2), s0 * ")
@@ -106,24 +98,23 @@ def test_operations_of_a_chain_count_every_product():
 LEAVES, SHORT, WIDE = operands(), operands(64), operands(features=512)
 SCORES = ops.matmul(LEAVES[0], ops.transpose(LEAVES[1], (0, 1, 3, 2)))
 WEIGHTS, TANH = ops.exp(SCORES), ops.tanh(SCORES)
-# Results, their leaves, and whether they are one chain or two contractions.
-CHAINS: dict[str, tuple[list[Tensor], list[Tensor], bool]] = {
-    "scores that are a result": ([SCORES, ops.matmul(WEIGHTS, LEAVES[2])], LEAVES, False),
+# Results, and whether they are one chain or two contractions.
+CHAINS: dict[str, tuple[list[Tensor], bool]] = {
+    "scores that are a result": ([SCORES, ops.matmul(WEIGHTS, LEAVES[2])], False),
     "scores that a reduction of columns reads": (
         [ops.sum(WEIGHTS, 2), ops.matmul(WEIGHTS, LEAVES[2])],
-        LEAVES,
         False,
     ),
-    "products without a reduction": ([ops.matmul(TANH, LEAVES[2])], LEAVES, True),
-    "short rows": ([ops.attention(*SHORT)], SHORT, False),
-    "long sums": ([ops.attention(*WIDE)], WIDE, False),
+    "products without a reduction": ([ops.matmul(TANH, LEAVES[2])], True),
+    "short rows": ([ops.attention(*SHORT)], False),
+    "long sums": ([ops.attention(*WIDE)], False),
 }
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_products_whose_results_are_not_read_elsewhere_are_a_chain(name):
-    results, leaves, is_chain = CHAINS[name]
-    found = kinds(of(results, leaves))
+    results, is_chain = CHAINS[name]
+    found = kinds(program_of(results, target=CHAINED))
     assert (found == ["Chain"]) == is_chain
     assert found.count("Contraction") == (0 if is_chain else 2)
 
@@ -138,26 +129,15 @@ def test_layers_with_weights_are_no_chains():
     assert "Chain" not in kinds(program)
 
 
-def with_chain(program: Program, **changes: object) -> Program:
-    (chain, *others) = program.steps
-    assert isinstance(chain, Chain)
-    return replace(program, steps=(replace(chain, **changes), *others))
-
-
 def test_programs_with_impossible_chains_are_refused():
-    leaves = operands()
-    program = of([ops.attention(*leaves)], leaves)
+    program = program_of([ops.attention(*LEAVES)], target=CHAINED)
     (chain,) = program.steps
     assert isinstance(chain, Chain)
-    (total,) = chain.sums
-    (store,) = total.stores
-    stored = replace(total, stores=(replace(store, value=Local("s0", float32)),))
-    with pytest.raises(InternalError, match="uses the local s0 before it is defined"):
-        verify(with_chain(program, sums=(stored,)))
-    (product,) = chain.products
-    swapped = replace(product, left=product.right)
-    with pytest.raises(InternalError, match="nothing iterates axis a2"):
-        verify(with_chain(program, products=(swapped,)))
-    other = replace(chain.reductions[0], axes=chain.m)
-    with pytest.raises(InternalError, match="reduces over other axes than k"):
-        verify(with_chain(program, reductions=(other, *chain.reductions[1:])))
+    (total,), (product,), (first, *others) = chain.sums, chain.products, chain.reductions
+    of_score = replace(total.stores[0], value=Local("s0", float32))
+    for changes, said in (
+        ({"sums": (replace(total, stores=(of_score,)),)}, "uses the local s0 before it is defined"),
+        ({"products": (replace(product, left=product.right),)}, "nothing iterates axis a2"),
+        ({"reductions": (replace(first, axes=chain.m), *others)}, "reduces over other axes than k"),
+    ):
+        assert said in problem_of(replace(program, steps=(replace(chain, **changes),)))

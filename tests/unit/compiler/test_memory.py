@@ -31,13 +31,6 @@ from lamina.program.steps import Loop, Reduce, Step, Store, Write, reads_of, wri
 # The largest allowed ratio of the arena to the largest live set.
 WASTE = 1.05
 
-ProgramMaker = Callable[..., Program]
-
-
-def _deep(width: int, layers: int) -> list[object]:
-    hidden = [layer for _ in range(layers) for layer in (lm.Linear(width), lm.Tanh())]
-    return [lm.Input(width), *hidden, lm.Linear(2)]
-
 
 def _residual() -> lm.Network:
     x = lm.Input(20)
@@ -57,7 +50,11 @@ NETWORKS: dict[str, Callable[[], object]] = {
         *(lm.Input(64), lm.Linear(48), lm.ELU(), lm.Linear(32), lm.ELU(), lm.Linear(16), lm.ELU()),
         *(lm.Linear(8), lm.ELU(), lm.Linear(3)),
     ],
-    "deep": lambda: _deep(24, 8),
+    "deep": lambda: [
+        lm.Input(24),
+        *(one for _ in range(8) for one in (lm.Linear(24), lm.Tanh())),
+        lm.Linear(2),
+    ],
     "dropout": lambda: [
         *(lm.Input(30), lm.Linear(40), lm.GELU(), lm.Dropout(0.5), lm.Linear(40), lm.Softplus()),
         *(lm.Dropout(0.2), lm.Linear(5)),

@@ -204,54 +204,45 @@ def summing(states: Tensors, elements: Tensors, _: Tensors) -> Step:
     return [states[0] + elements[0]], []
 
 
+BATCHED = ops.zeros_like(BY_TIME[0])
 # The step, the states, the sequences, and parts of the text.
-REFUSED: dict[str, tuple[Any, Tensor, list[Tensor], tuple[str, ...]]] = {
-    "no sequence": (
-        *(summing, S, []),
-        ("a recurrence needs a sequence", "for example ops.arange(n)"),
-    ),
-    "sequences of different lengths": (
+REFUSED: list[tuple[Any, Tensor, list[Tensor], list[str]]] = [
+    (summing, S, [], ["a recurrence needs a sequence", "for example ops.arange(n)"]),
+    (
         *(summing, S, [E, LONGER]),
-        (
-            "recurrence: the sequences differ in length",
-            "sequence 0  f64[4, 3]",
-            "sequence 1  f64[5, 3]",
-        ),
+        ["the sequences differ in length", "sequence 0  f64[4, 3]", "sequence 1  f64[5, 3]"],
     ),
-    "a sequence without a length": (*(summing, S, [E, S[0]]), ("the sequences differ",)),
-    "another shape": (
+    (summing, S, [E, S[0]], ["recurrence: the sequences differ"]),
+    (
         *(summing, S, [ops.stack([E, E], 1)]),
-        ("recurrence: state 0 changes its shape or dtype", "before  f64[3]", "after   f64[2, 3]"),
+        ["recurrence: state 0 changes its shape or dtype", "before  f64[3]", "after   f64[2, 3]"],
     ),
-    "another dtype": (
-        *(lambda s, e, _: ([ops.cast(s[0], "float32")], []), S, [E]),
-        ("after   f32[3]",),
-    ),
-    "another number of states": (
+    (lambda s, e, _: ([ops.cast(s[0], "float32")], []), S, [E], ["after   f32[3]"]),
+    (
         *(lambda s, e, _: ([s[0], e[0]], []), S, [E]),
-        ("an iteration must return as many states as it takes", "taken     1", "returned  2"),
+        ["an iteration must return as many states as it takes", "taken     1", "returned  2"],
     ),
-    "another tensor": (
+    (
         *(lambda s, e, _: ([s[0] * S + e[0]], []), S, [E]),
-        ("`step` uses a tensor that was not passed to it", "Pass it as one of the constants."),
+        ["`step` uses a tensor that was not passed to it", "Pass it as one of the constants."],
     ),
-    "a layer": (
-        *(lambda s, e, _: ([lm.Linear(3)(s[0]) + e[0]], []), ops.zeros_like(BY_TIME[0]), [BY_TIME]),
-        ("`step` applies a layer", "found  Linear", "pass the parameters as constants"),
+    (
+        *(lambda s, e, _: ([lm.Linear(3)(s[0]) + e[0]], []), BATCHED, [BY_TIME]),
+        ["`step` applies a layer", "found  Linear", "pass the parameters as constants"],
     ),
-    "the batch as the time": (
+    (
         *(summing, ops.full((4,), 0.0), [lm.Input(4)]),
-        (
-            "the first axis of a sequence must be the time, but it is the batch",
-            "ops.transpose(x, (1, 0, 2)) brings another axis to the front",
-        ),
+        ["the first axis of a sequence must be the time, but it is the batch"],
     ),
-}
+    (
+        *(summing, ops.full((4,), 0.0), [lm.Input(4)]),
+        ["ops.transpose(x, (1, 0, 2)) brings another axis to the front"],
+    ),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_wrong_iterations_are_refused(name):
-    step, state, sequences, said = REFUSED[name]
+@pytest.mark.parametrize(("step", "state", "sequences", "said"), REFUSED)
+def test_wrong_iterations_are_refused(step, state, sequences, said):
     text = error_text(
         (DefinitionError, ShapeError), lambda: ops.recurrence(step, [state], sequences, [])
     )

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from error_texts import refused
 from fresh_python import printed
-from program_cases import compiled
+from program_cases import program_of
 from recurrence_cases import Leaves
 from recurrence_cases import lstm as lstm_of
 from targets import RECOMPUTING, use_costs_of
@@ -23,7 +23,7 @@ from lamina.engines import DEFAULT_TARGET, discovery
 from lamina.engines.cpu.target import CPU
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Tensor, leaf
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.scalar import PRIMITIVES, Apply, postorder
@@ -36,9 +36,8 @@ def inputs(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [leaf(f"x{number}", "input", shape, float32) for number, shape in enumerate(shapes)]
 
 
-def of(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Program:
-    named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
-    return compiled(Graph(tuple(leaves), named), CPU)
+def of(outputs: Sequence[Tensor]) -> Program:
+    return program_of(outputs, target=CPU)
 
 
 def contractions(program: Program) -> int:
@@ -82,7 +81,7 @@ def test_attention_is_divided_into_blocks(monkeypatch):
     def blocks(outputs, each, most=8):
         monkeypatch.setattr("lamina.ops.attention_blocks.BLOCK_QUERIES", each)
         monkeypatch.setattr("lamina.ops.attention_blocks.MOST_BLOCKS", most)
-        return contractions(of(outputs, leaves))
+        return contractions(of(outputs))
 
     whole, halves, most = blocks([y], 8), blocks([y], 4), blocks([y], 1, most=4)
     assert (whole, halves, most) == (2, 4, 8)
@@ -91,14 +90,14 @@ def test_attention_is_divided_into_blocks(monkeypatch):
 
 def test_a_given_number_of_blocks_is_used():
     leaves = inputs(*[(1, 2, 8, 4)] * 3)
-    assert contractions(of([ops.attention(*leaves, blocks=2)], leaves)) == 4
+    assert contractions(of([ops.attention(*leaves, blocks=2)])) == 4
 
 
-def lstm(length: int) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradient of a weight, and the leaves."""
+def lstm(length: int) -> Sequence[Tensor]:
+    """The gradient of a weight."""
     x = Leaves(float32)
     (states, *_), weight = lstm_of(x, length, 8, 4), x.tensors[2]
-    return list(gradients(ops.sum(states[-1]), [weight])), x.tensors
+    return gradients(ops.sum(states[-1]), [weight])
 
 
 def functions_backwards(program: Program) -> int:
@@ -111,7 +110,7 @@ def functions_backwards(program: Program) -> int:
 
 def test_recurrences_keep_tensors_that_are_expensive(monkeypatch):
     def kept():
-        short, long = (of(*lstm(length)) for length in (10, 110))
+        short, long = (of(lstm(length)) for length in (10, 110))
         return functions_backwards(long), (long.plan.arena_bytes - short.plan.arena_bytes) // 100
 
     # A state has 4 * 8 numbers of 4 bytes.
@@ -126,12 +125,12 @@ def test_recurrences_keep_tensors_that_are_expensive(monkeypatch):
 
 def test_expensive_functions_of_several_users_are_stored_and_cheap_ones_computed_again(monkeypatch):
     # So many that storing them takes longer than launching a step.
-    (x,) = leaves = inputs((1 << 12,))
+    (x,) = inputs((1 << 12,))
     y = ops.tanh(x)
     outputs = [ops.cumsum(y, 0), ops.cumsum(ops.flip(y), 0)]
 
     def temporaries():
-        return len(of(outputs, leaves).of_kind("temporary"))
+        return len(of(outputs).of_kind("temporary"))
 
     stored = temporaries()
     use_costs_of(RECOMPUTING, monkeypatch)
