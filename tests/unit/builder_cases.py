@@ -107,20 +107,9 @@ INTEGERS: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
     "lshr": ("shift", lambda x, y: x >> y),
     "ashr": ("shift", lambda x, y: (_signed(x) >> _signed(y)).view(x.dtype)),
 }
-FLOATS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "fadd": np.add,
-    "fsub": np.subtract,
-    "fmul": np.multiply,
-    "fdiv": np.divide,
-}
-RELATIONS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
+FLOATS = {"fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide}
+RELATIONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal}
+RELATIONS |= {"gt": np.greater, "ge": np.greater_equal}
 
 
 def _binary(operation: str) -> Write:
@@ -175,12 +164,21 @@ def cases_of(lanes: int) -> list[Case]:
         add(f"uno-{kind}", pair, _compare("uno"), lambda x, y: 1 - _ordered(x, y))
         add(f"neg-{kind}", f"{kind}.a", lambda code, x: code.negate(x[0]), np.negative)
         add(f"fabs-{kind}", f"{kind}.a", lambda code, x: code.intrinsic("fabs", x[0]), np.abs)
-        add(f"sqrt-{kind}", f"{kind}.c", _square_root, lambda x: np.sqrt(abs(x)))
+        add(
+            *(f"sqrt-{kind}", f"{kind}.c"),
+            lambda code, x: code.intrinsic("sqrt", code.intrinsic("fabs", x[0])),
+            lambda x: np.sqrt(abs(x)),
+        )
         add(f"copysign-{kind}", pair, lambda code, x: code.intrinsic("copysign", *x), np.copysign)
-        add(f"select-{kind}", pair, _smaller, lambda x, y: np.where(x < y, x, y))
+        add(
+            *(f"select-{kind}", pair, lambda code, x: code.select(x[0] < x[1], *x)),
+            lambda x, y: np.where(x < y, x, y),
+        )
         # The same with one rounding and with two, if the product is exact.
         add(
-            f"multiply_add-{kind}", f"{kind}.c d", _half_and, lambda x, y: x * x.dtype.type(0.5) + y
+            *(f"multiply_add-{kind}", f"{kind}.c d"),
+            lambda code, x: code.multiply_add(x[0], 0.5, x[1]),
+            lambda x, y: x * x.dtype.type(0.5) + y,
         )
         add(f"splat-{kind}", f"{kind}.a", lambda code, x: _spread(code, x[0]), first_of_groups)
     for kind, to in (("float", "i32"), ("double", "i64")):
@@ -203,24 +201,9 @@ def cases_of(lanes: int) -> list[Case]:
     if lanes:
         add("lanes", "float.c d", _moved_lanes, lambda x, y: _lanes_moved(x, y, lanes))
         numbers = np.tile(np.arange(lanes), COUNT // lanes).astype("uint32")
-        add("constants", "i32.a", _plus_lanes, lambda x: x + numbers)
+        row = constants(range(lanes), "i32")
+        add("constants", "i32.a", lambda code, x: x[0] + row, lambda x: x + numbers)
     return found
-
-
-def _square_root(code: Builder, x: Sequence[Value]) -> Value:
-    return code.intrinsic("sqrt", code.intrinsic("fabs", x[0]))
-
-
-def _smaller(code: Builder, x: Sequence[Value]) -> Value:
-    return code.select(code.compare("olt", x[0], x[1]), x[0], x[1])
-
-
-def _half_and(code: Builder, x: Sequence[Value]) -> Value:
-    return code.multiply_add(x[0], constant(0.5, x[0].type), x[1])
-
-
-def _plus_lanes(code: Builder, x: Sequence[Value]) -> Value:
-    return code.add(x[0], constants(range(x[0].type.lanes), "i32"))
 
 
 def _view(element: str) -> Callable[[Array], Array]:
