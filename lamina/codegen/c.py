@@ -96,7 +96,7 @@ class Module(Types, builder.Module):
         apart = any(type in (POINTER, TABLE) for _, type in parameters)
         qualifiers = " ".join(filter(None, (self.words.function, self.words.apart * apart)))
         head = FunctionText(qualifiers, self.type(result) if result else "void", name, tuple(words))
-        return self._added(Function(self, parameters, head, is_called=True))
+        return Function(self, parameters, head, is_called=True)
 
     def kernel(
         self,
@@ -132,7 +132,7 @@ class Module(Types, builder.Module):
             made.block.lines.append(f"{self.words.placed.format(address=address, name=label)};")
         if self.words.begun:
             made.call_void(self.words.begun)
-        return self._added(made)
+        return made
 
     def phase(
         self, name: str, buffers: Sequence[tuple[str, str]], numbers: Sequence[tuple[str, Type]]
@@ -146,7 +146,7 @@ class Module(Types, builder.Module):
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers, *own]
         words = tuple(f"{self._parameter(type)}{label}" for label, type in parameters)
         head = FunctionText(self.groups.phase, "void", name, words)
-        return self._added(Function(self, parameters, head, is_called=True, is_phase=True))
+        return Function(self, parameters, head, is_called=True, is_phase=True)
 
     def keep_kernels(self, names: Collection[str]) -> None:
         """Removes the kernels with other names."""
@@ -159,14 +159,9 @@ class Module(Types, builder.Module):
             parameters = [(f"x{number}", type) for number in range(count)]
             words = tuple(f"{self.type(type)} {label}" for label, _ in parameters)
             head = FunctionText(self.words.inlined, self.type(type), name, words)
-            code = self._added(Function(self, parameters, head, is_called=True))
+            code = Function(self, parameters, head, is_called=True)
             code.finish(function(code, *code.parameters))
         return name
-
-    def _added(self, function: Function) -> Function:
-        self.functions.append(function)
-        self.names.add(function.name)
-        return function
 
     def _parameter(self, type: Type) -> str:
         """The type of a parameter, with a star or blank at its end."""
@@ -212,7 +207,7 @@ class Module(Types, builder.Module):
 
 @final
 class Function(Expressions):
-    """A function being written: instructions go to the current block.
+    """A function of a module being written: instructions go to the current block.
 
     Attributes:
         local_bytes: the local memory that a phase needs for each group.
@@ -230,6 +225,8 @@ class Function(Expressions):
         given = [Value(label, type) for label, type in parameters]
         super().__init__(module, head.name, given)
         self._module = module
+        module.functions.append(self)
+        module.names.add(self.name)
         # The element to which each address points; other addresses point to bytes.
         self.elements: dict[str, str] = {}
         # The addresses in local memory.

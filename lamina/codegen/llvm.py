@@ -124,10 +124,7 @@ class Module(builder.Module):
         internal: bool = True,
         attributes: str = "nounwind",
     ) -> Function:
-        made = Function(self, name, parameters, result, internal=internal, attributes=attributes)
-        self.functions.append(made)
-        self.names.add(name)
-        return made
+        return Function(self, name, parameters, result, internal=internal, attributes=attributes)
 
     def declare(self, name: str, result: str, parameters: Sequence[Type]) -> None:
         """Declares an external function, once."""
@@ -156,7 +153,7 @@ class Module(builder.Module):
 
 @final
 class Function(BlockBuilder):
-    """A function being written: instructions go to the current block."""
+    """A function of a module being written: instructions go to the current block."""
 
     def __init__(
         self,
@@ -171,6 +168,8 @@ class Function(BlockBuilder):
         given = [Value(f"%{label}", type) for label, type in parameters]
         super().__init__(name, given, BasicBlock("entry"))
         self._module = module
+        module.functions.append(self)
+        module.names.add(name)
         self._result = result
         self._internal = internal
         self._attributes = attributes

@@ -70,7 +70,7 @@ def encode(program: Program) -> bytes:
     text = json.dumps(rows.rows, separators=(",", ":")).encode()
     arrays = (np.ascontiguousarray(value).tobytes() for value in program.constants.values())
     data = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *arrays))
-    _note_checksum(program, data)
+    object.__setattr__(program, "checksum", hashlib.sha256(data).hexdigest())
     return data
 
 
@@ -81,7 +81,7 @@ def decode(data: bytes) -> Program:
         verify(program)
     except _NONSENSE as error:
         raise FileFormatError(f"this is not a program: {error}") from None
-    _note_checksum(program, data)
+    object.__setattr__(program, "checksum", hashlib.sha256(data).hexdigest())
     return program
 
 
@@ -90,10 +90,6 @@ def checksum(program: Program) -> str:
     if not program.checksum:
         encode(program)
     return program.checksum
-
-
-def _note_checksum(program: Program, data: bytes) -> None:
-    object.__setattr__(program, "checksum", hashlib.sha256(data).hexdigest())
 
 
 def _decoded(data: bytes) -> Program:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.program.scalar import Apply, Scalar
+from lamina.program.scalar import Apply
 from lamina.program.steps import Contraction
 
 # Half of the last digit that is kept, and the bits that are kept.
@@ -40,11 +40,9 @@ def unrounded(step: Contraction) -> Contraction | None:
     Its result is equal if a device rounds both operands to TF32 before it multiplies them. None if
     an operand is not rounded.
     """
-    left, right = _unrounded(step.left), _unrounded(step.right)
-    return None if left is None or right is None else replace(step, left=left, right=right)
-
-
-def _unrounded(view: Scalar) -> Scalar | None:
-    if isinstance(view, Apply) and view.primitive in ROUNDED:
-        return view.operands[0]
-    return None
+    views = [
+        view.operands[0]
+        for view in (step.left, step.right)
+        if isinstance(view, Apply) and view.primitive in ROUNDED
+    ]
+    return replace(step, left=views[0], right=views[1]) if len(views) == 2 else None

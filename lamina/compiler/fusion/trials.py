@@ -41,12 +41,10 @@ class UnnamedStep:
         """The step with its name and the names of buffers, from the locations of its tensors."""
 
         def row(buffer: str) -> IterationRow:
-            if buffer.startswith(_NAMED):
-                return IterationRow(buffer.removeprefix(_NAMED), Index())
-            location = locations[self.tensors[int(buffer)]]
-            return (
-                location if isinstance(location, IterationRow) else IterationRow(location, Index())
-            )
+            location: str | IterationRow = buffer.removeprefix(_NAMED)
+            if location == buffer:
+                location = locations[self.tensors[int(buffer)]]
+            return IterationRow(location, Index()) if isinstance(location, str) else location
 
         rewrite = Rewrite(
             buffer=lambda buffer: row(buffer).buffer, start=lambda buffer: row(buffer).start

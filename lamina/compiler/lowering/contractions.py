@@ -22,9 +22,6 @@ from lamina.program.scalar import Load, Local, Scalar, unconverted
 from lamina.program.steps import Contraction, Store
 from lamina.program.windows import Sliding, fitted
 
-# A tensor and the labels of its axes.
-_Labelled = tuple[Tensor, tuple[str, ...]]
-
 
 def lower_contraction(
     members: Sequence[Tensor],
@@ -39,8 +36,13 @@ def lower_contraction(
     node = contractions[0]
     if len(contractions) > 1 or any(isinstance(m.op.lowering, Reduction) for m in members):
         raise NotOneStep
-    (left, left_labels), (right, right_labels) = _labelled_operands(node)
     output_labels: tuple[str, ...] = node.attributes["output"]
+    labels = (node.attributes[name] for name in ("left", "right"))
+    operands: list[tuple[Tensor, tuple[str, ...]]] = list(zip(node.operands, labels, strict=True))
+    if output_labels and output_labels[-1] not in operands[1][1]:
+        # The right operand has the last label, so that elements along N are adjacent in the result.
+        operands.reverse()
+    (left, left_labels), (right, right_labels) = operands
     extents = dict(zip(left_labels, static(left.shape), strict=True))
     extents |= dict(zip(right_labels, static(right.shape), strict=True))
     axes = {label: Axis(f"i{n}", extents[label]) for n, label in enumerate(output_labels)}
@@ -90,16 +92,6 @@ def _fitted(
     used = [one for one in narrowed if one is not None and one.kind(k_axes) is not None]
     # A window of one element at stride 1 without padding is a plain axis.
     return tuple(one for one in used if not (one.is_axis and one.stride == 1))
-
-
-def _labelled_operands(node: Tensor) -> tuple[_Labelled, _Labelled]:
-    """The operands with their labels, the one with the last label of the result on the right."""
-    left, right = node.operands
-    attributes = node.attributes
-    one, other = (left, attributes["left"]), (right, attributes["right"])
-    output: tuple[str, ...] = attributes["output"]
-    # So elements along N are adjacent in the result.
-    return (other, one) if output and output[-1] not in other[1] else (one, other)
 
 
 def _epilogue(
