@@ -12,11 +12,11 @@ from lamina.codegen.words import GroupWords, VectorWords, Words
 from lamina.errors import InternalError
 
 _INDENT = "    "
-INFIX = {
-    **{"add": "+", "sub": "-", "mul": "*", "udiv": "/", "urem": "%"},
-    **{"and": "&", "or": "|", "xor": "^", "shl": "<<", "lshr": ">>"},
-    **{"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/"},
-}
+INFIX = (
+    {"add": "+", "sub": "-", "mul": "*", "udiv": "/", "urem": "%"}
+    | {"and": "&", "or": "|", "xor": "^", "shl": "<<", "lshr": ">>"}
+    | {"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/"}
+)
 SIGNED_INFIX = {"ashr": ">>"}
 RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # Relations of floats that are not a single operator.

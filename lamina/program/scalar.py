@@ -226,11 +226,11 @@ LONGEST_WRITTEN_OUT = 1000
 
 Scalar = Literal | Load | Local | Position | Within | Apply
 
-_INFIX = {
-    **{"add": "+", "subtract": "-", "multiply": "*", "divide": "/"},
-    **{"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<="},
-    **{"greater": ">", "greater_equal": ">=", "logical_and": "and", "logical_or": "or"},
-}
+_INFIX = (
+    {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+    | {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<="}
+    | {"greater": ">", "greater_equal": ">=", "logical_and": "and", "logical_or": "or"}
+)
 
 
 def text(scalar: Scalar, names: Mapping[Scalar, str]) -> str:
