@@ -132,11 +132,14 @@ def pytest_report_header(config):
 def pytest_generate_tests(metafunc):
     """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu.
 
-    `@pytest.mark.cases("x, y", (1, 2), (3, 4))` is `parametrize` with a row for each case.
+    `@pytest.mark.cases("x, y", (1, 2), (3, 4))` is `parametrize` with a row for each case; rows may
+    also be in a dict, by names of the cases.
     """
     for mark in metafunc.definition.iter_markers("cases"):
         names, *rows = mark.args
-        metafunc.parametrize(names, rows, **mark.kwargs)
+        named = rows[0] if len(rows) == 1 and isinstance(rows[0], dict) else {}
+        ids = {"ids": list(named)} if named else {}
+        metafunc.parametrize(names, [*named.values()] or rows, **ids, **mark.kwargs)
     if "engine_name" in metafunc.fixturenames:
         chosen = str(metafunc.config.getoption("--engine"))
         names: list[Any] = [chosen] if chosen else ["interpreter", "cpu"]
