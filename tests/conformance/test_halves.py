@@ -219,12 +219,11 @@ NETWORKS: dict[str, tuple[lm.Network, int]] = {
 
 
 @HALVES
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.cases("network, batch", NETWORKS)
 @pytest.mark.parametrize("leaves", [True, False], ids=["all", "computed"])
 @pytest.mark.sampled
-def test_a_training_step_in_mixed_precision(name, half, leaves, engine):
+def test_a_training_step_in_mixed_precision(network, batch, half, leaves, engine):
     """With all operands of products rounded, and with the computed ones alone."""
-    network, batch = NETWORKS[name]
     optimizer = lm.SGD(0.1, momentum=0.9)
     rounding = Rounding(half, leaves)
     made = training_step(network, lm.CrossEntropy(), optimizer, rounding=rounding)

@@ -96,9 +96,8 @@ def value_of(case: Any, dtype: DType = float32) -> float:
     return float(outputs["y0"])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_prediction_of_nan_gives_a_loss_of_nan(name):
-    loss, predictions, target = CASES[name]
+@pytest.mark.cases("loss, predictions, target", CASES)
+def test_a_prediction_of_nan_gives_a_loss_of_nan(loss, predictions, target):
     for number in range(len(predictions)):
         arrays = [one.astype("float32") for one in predictions]
         arrays[number][3] = np.nan
@@ -106,12 +105,11 @@ def test_a_prediction_of_nan_gives_a_loss_of_nan(name):
 
 
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
-@pytest.mark.parametrize("name", CASES)
-def test_a_loss_of_16_bits_is_computed_in_float32(name, half):
+@pytest.mark.cases("loss, predictions, target", CASES)
+def test_a_loss_of_16_bits_is_computed_in_float32(loss, predictions, target, half):
     def rounded(x):
         return converted(converted(x, half.numpy), float32.numpy) if x.dtype.kind == "f" else x
 
-    loss, predictions, target = CASES[name]
     case = loss, [*map(rounded, predictions)], None if target is None else rounded(target)
     wide = np.asarray(value_of(case), "float32")
     assert value_of(case, half) == float(converted(wide, half.numpy))

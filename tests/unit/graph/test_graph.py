@@ -97,10 +97,9 @@ UNSOUND = {
 }
 
 
-@pytest.mark.parametrize("name", UNSOUND)
-def test_faults_of_graphs_are_found(name):
+@pytest.mark.cases("graph, problem", UNSOUND)
+def test_faults_of_graphs_are_found(graph, problem):
     verify(Graph((X,), (("y", TANH),)))
-    graph, problem = UNSOUND[name]
     assert refused(InternalError, lambda: verify(graph)).problem == problem
 
 
@@ -176,26 +175,20 @@ def test_numbers_take_the_dtype_of_the_tensor(number):
     assert (data(3) * number).dtype == float32
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("call", "problem", "advice"),
-    [
-        (np.exp, "exp() needs numbers, but a tensor holds no data yet", ": lm.ops.exp."),
-        (np.mean, "mean() needs numbers", ": lm.ops.mean."),
-        (lambda x: np.clip(x, 0, 1), "clip() needs numbers", ": lm.ops.clip."),
-        (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", ": lm.ops.concat."),
-        (np.abs, "absolute() needs numbers", ": lm.ops.abs."),
-        (np.negative, "negative() needs numbers", ": lm.ops.neg."),
-        (np.square, "square() needs numbers", "in lm.ops."),
-        (np.add.reduce, "add() needs numbers", ": lm.ops.add."),
-        (np.asarray, "array() needs numbers", "in lm.ops."),
-        (math.exp, "float() needs numbers", "in lm.ops."),
-        (
-            lambda x: bool(x > 0),
-            "a tensor has no truth value: it holds no data yet",
-            "between values.",
-        ),
-        (list, "a tensor cannot be iterated over", "ops.unstack(x, axis) or x[i]."),
-    ],
+    (np.exp, "exp() needs numbers, but a tensor holds no data yet", ": lm.ops.exp."),
+    (np.mean, "mean() needs numbers", ": lm.ops.mean."),
+    (lambda x: np.clip(x, 0, 1), "clip() needs numbers", ": lm.ops.clip."),
+    (lambda x: np.concatenate([x, x]), "concatenate() needs numbers", ": lm.ops.concat."),
+    (np.abs, "absolute() needs numbers", ": lm.ops.abs."),
+    (np.negative, "negative() needs numbers", ": lm.ops.neg."),
+    (np.square, "square() needs numbers", "in lm.ops."),
+    (np.add.reduce, "add() needs numbers", ": lm.ops.add."),
+    (np.asarray, "array() needs numbers", "in lm.ops."),
+    (math.exp, "float() needs numbers", "in lm.ops."),
+    (lambda x: bool(x > 0), "a tensor has no truth value: it holds no data yet", "between values."),
+    (list, "a tensor cannot be iterated over", "ops.unstack(x, axis) or x[i]."),
 )
 def test_what_needs_the_numbers_of_a_tensor_is_refused(call, problem, advice):
     error = refused(LaminaError, lambda: call(data(3)))
@@ -204,14 +197,12 @@ def test_what_needs_the_numbers_of_a_tensor_is_refused(call, problem, advice):
     assert error.advice.endswith(advice)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "compare",
-    [
-        lambda x: x == 0,
-        lambda x: x != 2.5,
-        lambda x: x == np.zeros(3, "float32"),
-        lambda x: x in [1, 2],
-    ],
+    lambda x: x == 0,
+    lambda x: x != 2.5,
+    lambda x: x == np.zeros(3, "float32"),
+    lambda x: x in [1, 2],
 )
 def test_comparing_a_tensor_with_numbers_names_the_op(compare):
     assert re.sub(r"py:\d+", "py:N", error_text(LaminaError, lambda: compare(data(3)))) == (

@@ -98,49 +98,42 @@ def test_standard_deviation_and_variance_are_those_of_numpy():
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("call", "advice"),
-    [
-        (lambda x: x.sum(dim=1), "Here it is called axes."),
-        (lambda x: x.mean(axis=1), "Here it is called axes."),
-        (lambda x: x.softmax(dim=1), "Here it is called axis."),
-        (lambda x: x.max(keepdim=True), "Here it is called keepdims."),
-        (lambda x: x.clip(min=0.0), "Here it is called low."),
-        (lambda x: x.transpose(1, 2), "Give all axes as one tuple: x.transpose((0, 2, 1))."),
-        (lambda x: x.reshape(4, 3), "Give the shape as one tuple: x.reshape((2, 3))."),
-    ],
+    (lambda x: x.sum(dim=1), "Here it is called axes."),
+    (lambda x: x.mean(axis=1), "Here it is called axes."),
+    (lambda x: x.softmax(dim=1), "Here it is called axis."),
+    (lambda x: x.max(keepdim=True), "Here it is called keepdims."),
+    (lambda x: x.clip(min=0.0), "Here it is called low."),
+    (lambda x: x.transpose(1, 2), "Give all axes as one tuple: x.transpose((0, 2, 1))."),
+    (lambda x: x.reshape(4, 3), "Give the shape as one tuple: x.reshape((2, 3))."),
 )
 def test_options_of_other_frameworks_get_advice(call, advice):
     error = refused(DefinitionError, lambda: call(lm.Input(3, 4)))
     assert error.advice == advice
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "text"),
-    [
-        ("item", "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them."),
-        (
-            "numpy",
-            "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them.",
-        ),
-        ("backward", "Here it is lm.gradients(y, [x])."),
-        ("detach", "Here it is lm.ops.stop_gradient(x)."),
-        ("view", "Here it is x.reshape(shape)."),
-        ("round", "Here it is lm.ops.round(x)."),
-        ("sort", "Here it is lm.ops.sort(x)."),
-        ("topk", "Here it is lm.ops.top_k(x, count)."),
-        ("add", "Here it is lm.ops.add(x, y)."),
-        ("isnan", "Here it is lm.ops.isnan(x)."),
-        ("tril", "Here it is lm.ops.tril(x)."),
-        ("gather", "Here it is lm.ops.gather(x, indices, axis)."),
-        ("masked_fill", "Here it is lm.ops.masked_fill(x, mask, value)."),
-        ("chunk", "Here it is lm.ops.chunk(x, count)."),
-        ("floor", "Here it is lm.ops.floor(x)."),
-        ("erf", "Here it is lm.ops.erf(x)."),
-        ("concat", "Here it is lm.ops.concat(tensors, axis)."),
-        ("multiply", "Here it is lm.ops.mul(x, y)."),
-        ("t", "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all."),
-    ],
+    ("item", "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them."),
+    ("numpy", "A tensor is symbolic and holds no numbers; model.predict(inputs) computes them."),
+    ("backward", "Here it is lm.gradients(y, [x])."),
+    ("detach", "Here it is lm.ops.stop_gradient(x)."),
+    ("view", "Here it is x.reshape(shape)."),
+    ("round", "Here it is lm.ops.round(x)."),
+    ("sort", "Here it is lm.ops.sort(x)."),
+    ("topk", "Here it is lm.ops.top_k(x, count)."),
+    ("add", "Here it is lm.ops.add(x, y)."),
+    ("isnan", "Here it is lm.ops.isnan(x)."),
+    ("tril", "Here it is lm.ops.tril(x)."),
+    ("gather", "Here it is lm.ops.gather(x, indices, axis)."),
+    ("masked_fill", "Here it is lm.ops.masked_fill(x, mask, value)."),
+    ("chunk", "Here it is lm.ops.chunk(x, count)."),
+    ("floor", "Here it is lm.ops.floor(x)."),
+    ("erf", "Here it is lm.ops.erf(x)."),
+    ("concat", "Here it is lm.ops.concat(tensors, axis)."),
+    ("multiply", "Here it is lm.ops.mul(x, y)."),
+    ("t", "x.transpose(axes), with all axes; x.mT exchanges the last two, x.T reverses all."),
 )
 def test_methods_that_a_symbolic_tensor_lacks_say_what_to_write(name, text):
     with pytest.raises(AttributeError) as error:

@@ -37,9 +37,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_shape_mistake_names_path_line_shape_and_fix(name):
-    make, path = MISTAKES[name]
+@pytest.mark.cases("make, path", MISTAKES)
+def test_a_shape_mistake_names_path_line_shape_and_fix(make, path):
     line = inspect.getsourcelines(make)[1]
     error = refused(ShapeError, make)
     assert error.where == (f"{path} ({FILE}:{line})" if path else f"{FILE}:{line}")

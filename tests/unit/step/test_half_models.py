@@ -34,12 +34,10 @@ def numbers(dtype: str, *shape: int) -> Any:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("dtype", "precision"),
-    [
-        *((dtype, "float32") for dtype in (*INTEGERS, *HALVES, "bool")),
-        *((half, precision) for half in HALVES for precision in PRECISIONS),
-    ],
+    *((dtype, "float32") for dtype in (*INTEGERS, *HALVES, "bool")),
+    *((half, precision) for half in HALVES for precision in PRECISIONS),
 )
 def test_data_of_narrow_types_is_used_as_the_same_numbers(dtype, precision, engine):
     x, y, labels = numbers(dtype, 30, 4), numbers(dtype, 30, 3), np.arange(30) % 3
@@ -241,15 +239,13 @@ def test_a_file_in_16_bits_takes_half_the_bytes_and_refuses_larger_numbers(tmp_p
     assert sizes[0] - sizes[1] == 2 * 300 * 201
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("given", "wanted"),
-    [
-        ("bf16", "bfloat16"),
-        ("fp16", "float16"),
-        ("torch.float16", "float16"),
-        ("mixed_bfloat16", "mixed-bfloat16"),
-        ("mixd", "mixed"),
-    ],
+    ("bf16", "bfloat16"),
+    ("fp16", "float16"),
+    ("torch.float16", "float16"),
+    ("mixed_bfloat16", "mixed-bfloat16"),
+    ("mixd", "mixed"),
 )
 def test_a_precision_of_another_spelling_is_refused_with_the_right_one(given, wanted):
     for call in (

@@ -91,15 +91,13 @@ def test_a_skipped_step_changes_nothing_but_the_scale(engine):
         assert same({n: before[n] for n in kept}, {n: after[n] for n in kept})
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("scale", "steps", "is_finite", "expected"),
-    [
-        (1024.0, 7, True, (1024.0, 8, 3)),
-        (1024.0, 7, False, (512.0, 0, 4)),
-        (1024.0, loss_scaling.GROWTH_STEPS - 1, True, (2048.0, 0, 3)),
-        (loss_scaling.LARGEST_SCALE, loss_scaling.GROWTH_STEPS - 1, True, (2.0**24, 0, 3)),
-        (loss_scaling.LEAST_SCALE, 7, False, (1.0, 0, 4)),
-    ],
+    (1024.0, 7, True, (1024.0, 8, 3)),
+    (1024.0, 7, False, (512.0, 0, 4)),
+    (1024.0, loss_scaling.GROWTH_STEPS - 1, True, (2048.0, 0, 3)),
+    (loss_scaling.LARGEST_SCALE, loss_scaling.GROWTH_STEPS - 1, True, (2.0**24, 0, 3)),
+    (loss_scaling.LEAST_SCALE, 7, False, (1.0, 0, 4)),
 )
 def test_the_scale_stays_in_its_limits(scale, steps, is_finite, expected):
     made = loss_scaling.loss_scale()

@@ -201,21 +201,19 @@ def product(x: Tensor) -> Tensor:
     return lm.Linear(8)(x)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("output", "rounded", "exact"),
-    [
-        (lambda x: of_sum(product(lm.ReLU()(product(x))) + product(x)), "add", "?"),
-        # A sum with data.
-        (lambda x: of_sum(x + product(x)), "", "add"),
-        # A product that one elementwise function uses.
-        (lambda x: lm.Linear(3)(lm.ReLU()(product(x))), "relu", "linear"),
-        # Results with a wide range.
-        (lambda x: lm.Linear(3)(ops.softmax(product(x), 1)), "", "softmax"),
-        (lambda x: lm.Linear(3)(ops.exp(product(x))), "", "exp"),
-        (lambda x: lm.Linear(3)(ops.logsumexp(product(x), 1, keepdims=True)), "", "logsumexp"),
-        # Means over the batch.
-        (lambda x: centred(lm.Tanh()(product(x))), "tanh", "mean"),
-    ],
+    (lambda x: of_sum(product(lm.ReLU()(product(x))) + product(x)), "add", "?"),
+    # A sum with data.
+    (lambda x: of_sum(x + product(x)), "", "add"),
+    # A product that one elementwise function uses.
+    (lambda x: lm.Linear(3)(lm.ReLU()(product(x))), "relu", "linear"),
+    # Results with a wide range.
+    (lambda x: lm.Linear(3)(ops.softmax(product(x), 1)), "", "softmax"),
+    (lambda x: lm.Linear(3)(ops.exp(product(x))), "", "exp"),
+    (lambda x: lm.Linear(3)(ops.logsumexp(product(x), 1, keepdims=True)), "", "logsumexp"),
+    # Means over the batch.
+    (lambda x: centred(lm.Tanh()(product(x))), "tanh", "mean"),
 )
 def test_results_that_many_read_are_rounded_if_they_are_of_products(output, rounded, exact):
     x = lm.Input(8)
@@ -224,12 +222,10 @@ def test_results_that_many_read_are_rounded_if_they_are_of_products(output, roun
     assert not any(exact in path for path in paths)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("moved", "use"),
-    [
-        (False, lambda code: ops.softmax(code, 1)),
-        *((moved, lambda code: lm.Linear(4)(code)) for moved in (False, True)),
-    ],
+    (False, lambda code: ops.softmax(code, 1)),
+    *((moved, lambda code: lm.Linear(4)(code)) for moved in (False, True)),
 )
 def test_a_result_of_the_network_is_not_rounded_if_others_use_it_too(moved, use):
     x = lm.Input(8)
@@ -347,12 +343,10 @@ def test_a_device_is_not_asked_in_vain():
     assert rounding_of(Precision(bfloat16), fails) is None
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("how", "roundings"),
-    [
-        ({"precision": "tf32"}, [None, TF32_PRODUCTS]),
-        ({"dtype": "mixed-bfloat16"}, [Rounding(bfloat16, leaves=has) for has in (False, True)]),
-    ],
+    ({"precision": "tf32"}, [None, TF32_PRODUCTS]),
+    ({"dtype": "mixed-bfloat16"}, [Rounding(bfloat16, leaves=has) for has in (False, True)]),
 )
 def test_a_pickled_model_rounds_what_the_new_device_rounds(how, roundings, monkeypatch):
     packed = pickle.dumps(lm.Model(classifier(), **how))

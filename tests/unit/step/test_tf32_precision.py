@@ -239,19 +239,17 @@ def test_tf32_of_another_dtype_is_refused(dtype):
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("given", "advice"),
-    [
-        (True, "To allow TF32, write precision='tf32'."),
-        (False, "For products in true float32 write precision='float32'."),
-        ("TF32", "Write precision='tf32'."),
-        ("high", "Write precision='tf32'."),
-        ("highest", "Write precision='float32'."),
-        ("medium", "That is a dtype: write dtype='mixed-bfloat16'."),
-        ("bfloat16", "That is a dtype: write dtype='bfloat16'."),
-        (np.float32, "Write precision='float32'."),
-        (32, ""),
-    ],
+    (True, "To allow TF32, write precision='tf32'."),
+    (False, "For products in true float32 write precision='float32'."),
+    ("TF32", "Write precision='tf32'."),
+    ("high", "Write precision='tf32'."),
+    ("highest", "Write precision='float32'."),
+    ("medium", "That is a dtype: write dtype='mixed-bfloat16'."),
+    ("bfloat16", "That is a dtype: write dtype='bfloat16'."),
+    (np.float32, "Write precision='float32'."),
+    (32, ""),
     ids=str,
 )
 def test_other_spellings_are_refused_with_the_right_one(given, advice):
