@@ -255,27 +255,21 @@ def accesses() -> Iterator[tuple[int, tuple[str, ...], Case]]:
             registers = ", ".join(f"r{n}" for n in range(count))
             operand = f"{{{registers}}}" if vector else registers
             form, address = ".".join(modifiers), at[space]
-            code = f".reg .b{bits} {registers};"
-            octets = TABLE
+            code, octets = f".reg .b{bits} {registers};", TABLE
             if name == "st":
                 octets = TABLE[-size * count :]
                 # Elements are read one by one from constant memory.
-                loads = (f"ld.const.{type} r{n}, [table+{32 - size * (count - n)}];"
-                         for n in range(count))  # fmt: skip
-                code += f" {' '.join(loads)} st.{form} [{address}], {operand}; mov.u64 d, 0;"
-                for n in range(size * count):
-                    code += f" ld.{space}.u8 v, [{address}+{n}]; mad.lo.u64 d, d, 31, v;"
-                elements = np.frombuffer(octets, "u1")
-            else:
-                widen = "cvt.u64.u32 v," if bits == 32 else "mov.b64 v,"
-                if space not in ("const", "param"):
-                    code += "".join(fill.format(n, space, address) for n in range(0, 32, 8))
-                code += f" ld.{form} {operand}, [{address}]; mov.u64 d, 0;"
                 for n in range(count):
-                    code += f" {widen} r{n}; mad.lo.u64 d, d, 31, v;"
-                kind = f"u{size}" if "f" in type else DTYPES[type]
-                elements = np.frombuffer(octets, kind)[:count]
-            total = 0
+                    code += f" ld.const.{type} r{n}, [table+{32 - size * (count - n)}];"
+                code += f" st.{form} [{address}], {operand};"
+            elif space not in ("const", "param"):
+                code += "".join(fill.format(n, space, address) for n in range(0, 32, 8))
+            code += f" ld.{form} {operand}, [{address}]; mov.u64 d, 0;"
+            widen = "cvt.u64.u32 v," if bits == 32 else "mov.b64 v,"
+            for n in range(count):
+                code += f" {widen} r{n}; mad.lo.u64 d, d, 31, v;"
+            kind = f"u{size}" if "f" in type else DTYPES[type]
+            elements, total = np.frombuffer(octets, kind)[:count], 0
             for one in elements.tolist():
                 total = (31 * total + one) % (1 << 64)
             yield known.since, (name, *modifiers), Case(code, total)

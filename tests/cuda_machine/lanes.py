@@ -177,12 +177,12 @@ class Lanes:
             where = f"block {index_of(access.block, launch.grid)}, line {access.line}"
             return f"{who} of {where}: {launch.program.lines.get(access.line)}"
 
-        at = race.position
+        one, other, at = race
         base = launch.memory.base
         where = f"{base + at:#x}" if space == "global" else f"{at % max(self._stride, 1):#x}"
         raise Fault(
-            f"a race in {space} memory at {where}: {told(race.one)}; and {told(race.other)}; no "
-            "barrier is between them",
+            f"a race in {space} memory at {where}: {told(one)}; and {told(other)}; no barrier is "
+            "between them",
             kernel=launch.program.kernel.name,
         )
 

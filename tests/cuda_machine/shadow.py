@@ -43,13 +43,8 @@ class Access:
     line: int
 
 
-@dataclass(frozen=True)
-class Race:
-    """Two accesses that nothing orders, and the byte."""
-
-    one: Access
-    other: Access
-    position: int
+# Two accesses that nothing orders, and the byte.
+Race = tuple[Access, Access, int]
 
 
 @dataclass(frozen=True)
@@ -200,8 +195,5 @@ class Shadow:
             return None
         number = int(bad.argmax())
         at = int(access.positions[number])
-        return Race(
-            _access(int(access.tags[number]), access.line),
-            _access(int(others[number]), int(lines[at])),
-            at << self._shift,
-        )
+        own = _access(int(access.tags[number]), access.line)
+        return own, _access(int(others[number]), int(lines[at])), at << self._shift

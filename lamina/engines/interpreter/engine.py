@@ -17,7 +17,7 @@ from lamina.base.shielded import shielded
 from lamina.engines import DEFAULT_TARGET, machine_memory
 from lamina.engines.engine import Arena, Device, Executable, Memory
 from lamina.engines.host import HostArena, HostEngine, host_arena, host_array
-from lamina.engines.interpreter.run import Adversary, Flat, Iteration, run_step
+from lamina.engines.interpreter.run import Adversary, Iteration, run_step
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -95,6 +95,16 @@ class InterpretedProgram(Executable):
         # The axes along which workers of each step may be split; not needed if points run in order.
         steps = range(len(program.steps)) if poison else ()
         self._parallel = [parallel_axes(program, number) for number in steps]
+        # The steps in the order in which they run, each with the iteration of its recurrence.
+        self._order: list[tuple[int, Iteration]] = []
+        for number in range(len(program.steps)):
+            repeat = program.repeated(number)
+            if repeat is None:
+                self._order.append((number, {}))
+            elif number == repeat.first:
+                for iteration in range(repeat.axis.extent):
+                    inner = range(repeat.first, repeat.last)
+                    self._order += ((one, {repeat.axis: iteration}) for one in inner)
         self._memories = memories
         self._inputs = program.of_kind("input")
         self._own: dict[str, Array] = {
@@ -126,26 +136,12 @@ class InterpretedProgram(Executable):
         for kind in ("parameter", "state"):
             for buffer in self._program.of_kind(kind):
                 flat[buffer.name] = host_array(self._memories[buffer.name]).reshape(-1)
-        number = 0
-        while number < len(self._program.steps):
-            repeat = self._program.repeated(number)
-            if repeat is None:
-                self._run_step(number, flat, {}, generator)
-                number += 1
-                continue
-            for iteration in range(repeat.axis.extent):
-                for inner in range(repeat.first, repeat.last):
-                    self._run_step(inner, flat, {repeat.axis: iteration}, generator)
-            number = repeat.last
+        for number, iteration in self._order:
+            adversary = None if generator is None else Adversary(generator, self._parallel[number])
+            started = time.perf_counter()
+            run_step(self._program.steps[number], flat, iteration, adversary)
+            self._seconds[number] += time.perf_counter() - started
         self._last = flat
-
-    def _run_step(
-        self, number: int, flat: Flat, iteration: Iteration, generator: np.random.Generator | None
-    ) -> None:
-        adversary = None if generator is None else Adversary(generator, self._parallel[number])
-        started = time.perf_counter()
-        run_step(self._program.steps[number], flat, iteration, adversary)
-        self._seconds[number] += time.perf_counter() - started
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]

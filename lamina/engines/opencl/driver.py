@@ -57,11 +57,8 @@ class Buffer:
 _Launches = tuple[tuple[Kernel, int | None], ...]
 
 
-@frozen_dataclass
-class _Sequence:
-    """Launches that are run many times; `run` enqueues all of them, without Python in between."""
-
-    run: Callable[[], object]
+# Launches that are run many times: it enqueues all of them, without Python in between.
+_Sequence = Callable[[], object]
 
 
 @final
@@ -92,7 +89,7 @@ class _Queue:
         return lambda: deque(map(call, calls), maxlen=0)
 
     def run(self, sequence: _Sequence) -> None:
-        sequence.run()
+        sequence()
 
     def copy(self, target: Buffer, offset: int, source: Buffer, size: int) -> None:
         copy, first, start = cl.enqueue_copy, source.offset, target.offset + offset
@@ -266,9 +263,8 @@ class OpenClDriver:
     def sequence(self, launches: Sequence[tuple[Kernel, int | None]]) -> _Sequence:
         row = tuple(launches)
         if self._command_buffers is None or not row:
-            return _Sequence(self._queue.calls(row))
-        recorded = self._command_buffers.record(self._queue.handle, row)
-        return _Sequence(recorded.enqueue)
+            return self._queue.calls(row)
+        return self._command_buffers.record(self._queue.handle, row).enqueue
 
     def timed(self, launches: Sequence[tuple[Kernel, int | None]]) -> Callable[[], float]:
         if not self._has_timers:

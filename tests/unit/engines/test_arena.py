@@ -172,7 +172,7 @@ def test_a_training_keeps_programs_for_few_batch_sizes(engine, monkeypatch):
     monkeypatch.setattr(compiled, "FEW_PROGRAMS", 9)
     one = model(engine, hidden=4)
     with attach(one, 7) as training:
-        steps = training._programs
+        steps = training._programs._programs
         tenants: Any = arena_of(one)._needs
         # The last of them was given up and is compiled again.
         for size in (1, 2, 3, 4, 5, 6, 7, 1):
