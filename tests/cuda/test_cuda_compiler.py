@@ -8,16 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from gpu_cases import trained_convolutions
+from gpu_cases import Case, compiled, trained_convolutions
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16, float32
-from lamina.compiler.pipeline import compile_graph
+from lamina.base.shapes import Array, bfloat16
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
 from lamina.engines.gpu.products import Product
 from lamina.engines.gpu.schedule import TiledSchedule
-from lamina.graph import Graph, leaf
 from lamina.program.steps import Contraction
 from lamina.workloads import Stack, Workload, chosen
 
@@ -339,10 +337,12 @@ def test_no_kernel_of_tensor_cores_spills_registers(dtype, products):
 def test_products_of_warpgroups_run_on_while_the_next_ones_begin(kind):
     architecture = ARCHITECTURES["sm_90"]
     round_ = ops.round_to_tf32 if kind == "tf32" else lambda x: ops.rounded(x, bfloat16)
-    x, weight = (leaf(name, "input", (1024, 1024), float32) for name in "xw")
-    graph = Graph((x, weight), (("y", ops.matmul(round_(x), ops.transpose(round_(weight)))),))
+
+    def product(x, weight):
+        return ops.matmul(round_(x), ops.transpose(round_(weight)))
+
     family = family_of(architecture)
-    program = compile_graph(graph, batch=1, name="test", target=family.target)
+    program = compiled(Case("product", ((1024, 1024),) * 2, product), family.target)
     (number,) = (n for n, one in enumerate(program.steps) if isinstance(one, Contraction))
     every = matrix_schedules(Product(program.steps[number]), 32, architecture.traits)
     # The last one of each tile has the longest stretches, or the most.
@@ -356,10 +356,8 @@ def test_products_of_warpgroups_run_on_while_the_next_ones_begin(kind):
 
 @pytest.mark.usefixtures("compilers")
 def test_vectors_of_four_are_accesses_of_128_bits():
-    x, weight = (leaf(name, "input", (2048, 2048), float32) for name in "xw")
-    graph = Graph((x, weight), (("y", ops.matmul(x, weight)),))
-    target = family_of(A100).target
-    written = Written(compile_graph(graph, batch=1, name="test", target=target), A100)
+    case = Case("product", ((2048, 2048),) * 2, ops.matmul)
+    written = Written(compiled(case, family_of(A100).target), A100)
     (schedule,) = written.schedule.steps
     assert isinstance(schedule, TiledSchedule)
     assert (schedule.left.lanes, schedule.right.lanes, schedule.width) == (4, 4, 4)
