@@ -45,7 +45,8 @@ def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name():
     ("name", "said"),
     [
         ("opencl:0", "cannot be used\n  opencl:0  Broken: no compiler"),
-        ("opencl:9", "there is no OpenCL device number 9\n  opencl:0  Broken: no compiler\n"),
+        ("opencl:9", "there is no OpenCL device number 9\n  opencl:0  Broken"),
+        ("opencl:9", "\n  opencl:0  Broken: no compiler\n  opencl:1"),
         ("opencl:9", "Did you mean 'opencl:1'? lamina.devices(), or `lamina devices`"),
         ("opencl:01", "there is no OpenCL device number 01"),
         ("opencl:01", "Did you mean 'opencl:1'?"),
