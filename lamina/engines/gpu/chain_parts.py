@@ -46,15 +46,7 @@ Place = TypeVar("Place", Value, int)
 
 @frozen_dataclass
 class Grid:
-    """The points of a chain's kernel.
-
-    Attributes:
-        points: the kernel.
-        chain: over single axes.
-        batch: its batch axis.
-        m_tiles, k_tiles: count the tiles of rows, and of columns.
-        item: the number of the work item in its group.
-    """
+    """The points of the kernel of a chain over single axes, and what counts its tiles and items."""
 
     points: ItemPoints
     chain: Chain
@@ -89,12 +81,8 @@ class Column:
 class Parts(ABC, Generic[Tile, Place]):
     """The blocks of a work item, and how they are multiplied.
 
-    Args:
-        grid: the points of the kernel.
-        decided: the schedule.
-        type: of products and sums.
-        rows: the work items, position and width of the sides of rows.
-        position: the number of the work item among those that share its rows.
+    Products and sums have a type; `position` is the number of the work item among those that share
+    its rows.
 
     Attributes:
         rows, columns: the sides of a tile of rows, and of columns; their views do not matter.
@@ -109,6 +97,7 @@ class Parts(ABC, Generic[Tile, Place]):
         rows: tuple[int, Index, int],
         position: Index,
     ) -> None:
+        """Sides of rows have these work items, position and width."""
         self._grid, self._decided, self.type = grid, decided, type
         self._points, self._code = grid.points, grid.points.code
         self._block, self.position = (decided.item_m, *rows), position

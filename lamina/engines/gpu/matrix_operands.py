@@ -46,14 +46,8 @@ class MatrixOperand:
     """Copies the tiles of one operand, and loads its matrices.
 
     Its tiles begin at some byte of local memory. The rows of a tile that are the warp's, or the
-    warpgroup's, begin at `first`. A tile is `in_panels` for warpgroups.
-
-    Attributes:
-        along_k: whether the rows of a tile run along K; otherwise along m or n.
-        size: the number of elements of a tile.
-        loaded: as in `TileVectors`.
-        is_asynchronous: whether the device copies its vectors without registers.
-        count: the number of vectors that the work item copies.
+    warpgroup's, begin at `first`. A tile is `in_panels` for warpgroups. Its rows run `along_k`, or
+    along m or n; it has `size` elements, of which the work item copies `count` vectors.
     """
 
     def __init__(

@@ -148,15 +148,9 @@ def write_phases(
     *,
     is_repeated: bool,
 ) -> Launch:
-    """Writes the kernel of phases, and returns its launch.
+    """Writes the kernel of phases, and returns its launch; it may be repeated itself.
 
-    Args:
-        module: for the kernel; has the functions of the phases.
-        name: of the kernel.
-        phases: the phases.
-        loops: those that are repeated within the kernel, by their numbers.
-        most_local_bytes: of a launch.
-        is_repeated: whether the kernel itself is repeated.
+    `loops` are repeated within the kernel; their launches are the numbers of phases.
     """
     launches = [one.launch for one in phases]
     buffers = buffers_of(launches)

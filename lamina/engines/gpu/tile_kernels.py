@@ -31,13 +31,9 @@ Block = tuple[int, int, Index, int]
 
 
 class TileKernel(ABC, Generic[Decided]):
-    """Writes the kernel of a contraction over single axes.
+    """Writes the kernel of a contraction over single axes, after the exchange of its operands.
 
-    Args:
-        points: the kernel.
-        step: the contraction, after the exchange of its operands.
-        decided: the schedule.
-        groups: count the tiles of batch, m and n.
+    The groups count the tiles of batch, m and n.
     """
 
     def __init__(

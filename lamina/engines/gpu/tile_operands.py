@@ -77,14 +77,7 @@ class Side:
 
 @frozen_dataclass
 class Batch:
-    """The batch axis of a contraction, and the work item's location along it.
-
-    Attributes:
-        axis: of the contraction.
-        tiles: counts the tiles along it.
-        tile: the extent of a tile.
-        position: the number of the work item's product within the tile.
-    """
+    """The batch axis of a contraction, its tiles, and the number of the item's product in one."""
 
     axis: Axis
     tiles: Axis
@@ -99,15 +92,9 @@ class Batch:
 
 @frozen_dataclass
 class Tiling:
-    """What the tiles of both operands have in common.
+    """What the tiles of both operands have in common, and the item that copies a share of them.
 
-    Attributes:
-        points: the kernel.
-        batch: the batch axis.
-        k: the k axis.
-        tile_k: the extent of a tile along K.
-        item: the number of the work item in its group, which shares the tiles.
-        bound: the axes of ragged tiles have their values in it.
+    The axes of ragged tiles have their values in `bound`.
     """
 
     points: ItemPoints
@@ -260,11 +247,7 @@ class TileOperand:
     """The tiles of one operand in local memory: for each k a row along m or n.
 
     By default it has an array of its own for some tiles. `is_copied` says that work items copy its
-    elements from a buffer.
-
-    Attributes:
-        size: the number of elements of a tile.
-        loaded: as in `TileVectors`.
+    elements from a buffer. A tile has `size` elements.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ class Tuner:
         known = self._known(program)
         if known is None:
             known = _choices_of(tried)
-            self._keep("program", program, json.dumps(known))
+            self._keep("program", program, known)
         return known
 
     def _is_on(self) -> bool:
@@ -140,7 +140,7 @@ class Tuner:
     def tune(self, program: Program) -> tuple[TunedStep, ...]:
         """Tunes a program, however long it takes, and replaces its choices on disk."""
         found = self._tried(program, math.inf)
-        self._keep("program", program, json.dumps(_choices_of(found)))
+        self._keep("program", program, _choices_of(found))
         return found
 
     def _tried(self, program: Program, seconds: float) -> tuple[TunedStep, ...]:
@@ -163,14 +163,16 @@ class Tuner:
     # Entries on disk
 
     def _known(self, program: Program) -> Choices | None:
-        entry = find(self._key("program", program))
-        if entry is None:
-            return None
-        return tuple((number, chosen) for number, chosen in json.loads(entry))
+        entry = self._found("program", program)
+        return None if entry is None else tuple((number, chosen) for number, chosen in entry)
 
-    def _keep(self, kind: str, program: Program, content: str) -> None:
+    def _found(self, kind: str, program: Program) -> Any:
+        entry = find(self._key(kind, program)) if self._family.sources.checksum else None
+        return None if entry is None else json.loads(entry)
+
+    def _keep(self, kind: str, program: Program, content: object) -> None:
         if self._family.sources.checksum and self._family.sources.are_unchanged:
-            keep(self._key(kind, program), content.encode())
+            keep(self._key(kind, program), json.dumps(content).encode())
 
     def _key(self, kind: str, program: Program) -> str:
         family, record = self._family, self._driver.record
@@ -187,18 +189,17 @@ class Tuner:
 
         It returns the candidates, and the number of the chosen one.
         """
-        entry = find(self._key("step", one)) if self._family.sources.checksum else None
+        entry = self._found("step", one)
         if entry is not None:
-            rows, known = json.loads(entry)
+            rows, known = entry
             return lambda deadline: (tuple(Candidate(*row) for row in rows), known)
         trials = Trials(one, self._family, self._opened, threads)
 
         def tuned(deadline: float) -> tuple[tuple[Candidate, ...], int]:
             candidates, complete = trials.timed(self._timer, deadline)
             chosen = _best(candidates)
-            if complete and self._family.sources.checksum:
-                rows = [astuple(each) for each in candidates]
-                self._keep("step", one, json.dumps((rows, chosen)))
+            if complete:
+                self._keep("step", one, ([astuple(each) for each in candidates], chosen))
             return candidates, chosen
 
         return tuned
