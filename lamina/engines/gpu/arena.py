@@ -86,13 +86,14 @@ class DeviceArena:
 
     def restore(self) -> None:
         """Allocates the blocks that a device has refused before, for all executables."""
-        shielded(self._restore)
 
-    def _restore(self) -> None:
-        if not self._resize():
-            # The blocks exist, but refused executables do not use them yet.
-            for tenant in list(self._needs):
-                tenant.move_to([block.buffer for block in self._blocks])
+        def restore() -> None:
+            if not self._resize():
+                # The blocks exist, but refused executables do not use them yet.
+                for tenant in list(self._needs):
+                    tenant.move_to([block.buffer for block in self._blocks])
+
+        shielded(restore)
 
     def leave(self, tenant: Tenant) -> None:
         """Takes back the blocks of an executable, which must not use them any more."""

@@ -134,7 +134,10 @@ def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int)
         loads += count / load.lanes
         read = tiled.group * item * padded
         local += read * (HALF_BYTES if load.is_half else one.element_bytes) / rates.local_bytes
-        if load.is_half and not _multiplies(side, traits):
+        # Devices with float16 multiply two of them, and add the product to a float32. Other floats
+        # of 16 bits are converted first.
+        is_multiplied = traits.has_float16 and side.half is not None and side.half.dtype == float16
+        if load.is_half and not is_multiplied:
             arithmetic += read / rates.lanes
     arithmetic += loads * OPERATIONS_OF_LOAD / INTEGER_LANES
     stored = results * _stored_bytes(one, splits) / rates.memory_bytes
@@ -207,12 +210,3 @@ def _stored_bytes(one: Product, splits: int) -> float:
 def _moved_bytes(side: Operand, *, along_k: bool) -> float:
     """The bytes that are read for an element, in runs of neighbours."""
     return max(SECTOR_BYTES / side.runs[along_k], side.loaded_bytes)
-
-
-def _multiplies(side: Operand, traits: Traits) -> bool:
-    """Whether the device has instructions that multiply the operand's floats of 16 bits.
-
-    Otherwise each of them is converted first. Devices with float16 multiply two of them, and add
-    the product to a float32.
-    """
-    return traits.has_float16 and side.half is not None and side.half.dtype == float16

@@ -119,7 +119,9 @@ class _Tile:
         for number, total in enumerate(totals):
             row, column = divmod(number, self._n.size)
             m, n = self._first(self._m) + row, self._first(self._n) + column
-            inside = self._inside(m, n)
+            sides = ((self._m, m), (self._n, n))
+            found = [index < side.axis.extent for side, index in sides if side.is_ragged]
+            inside = reduce(lambda one, other: one & other, found) if found else None
             with (
                 nullcontext() if inside is None else self._code.when(inside) as before,
                 points.bound(self._m.axis, m, before=before),
@@ -127,9 +129,3 @@ class _Tile:
             ):
                 points.define(self._step.result, total)
                 points.store_all(self._step.stores)
-
-    def _inside(self, m: Value, n: Value) -> Value | None:
-        """Whether the result has an element (m, n); None if it always has."""
-        sides = ((self._m, m), (self._n, n))
-        found = [index < side.axis.extent for side, index in sides if side.is_ragged]
-        return reduce(lambda one, other: one & other, found) if found else None

@@ -88,9 +88,10 @@ def joined_launches(
 
     def end() -> None:
         """Joins the launches of the run, if they are worth it; a new one begins."""
-        each = [(last - first, clocks, _count(loop)) for first, last, clocks, loop in run]
-        clocks = sum(count * own for _, own, count in each)
-        if clocks < (sum(count * some for some, _, count in each) - 1) * (LAUNCH - BARRIER):
+        counts = [1 if loop is None else loop.count for *_, loop in run]
+        clocks = sum(count * one[2] for count, one in zip(counts, run, strict=True))
+        joined = sum(count * (one[1] - one[0]) for count, one in zip(counts, run, strict=True))
+        if clocks < (joined - 1) * (LAUNCH - BARRIER):
             loops = tuple(loop for *_, loop in run if loop is not None)
             found.append(Joined(run[0][0], run[-1][1], loops))
         run.clear()
@@ -100,7 +101,9 @@ def joined_launches(
     while number < len(launches):
         loop = starts.get(number)
         last = number + 1 if loop is None else loop.last
-        clocks = _sum(extra[number:last])
+        own = extra[number:last]
+        small = [one for one in own if one is not None and one <= LAUNCH - BARRIER]
+        clocks = sum(small) if len(small) == len(own) else None
         row = launches[run[0][0] if run else number : last]
         if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:
             end()
@@ -113,16 +116,6 @@ def joined_launches(
         number = last
     end()
     return found
-
-
-def _count(loop: RepeatedLaunches | None) -> int:
-    return 1 if loop is None else loop.count
-
-
-def _sum(extra: Sequence[float | None]) -> float | None:
-    """The sum for launches that all are small; None if one is not."""
-    small = [one for one in extra if one is not None and one <= LAUNCH - BARRIER]
-    return sum(small) if len(small) == len(extra) else None
 
 
 def buffers_of(launches: Sequence[Launch]) -> tuple[str, ...]:

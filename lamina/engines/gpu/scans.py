@@ -59,10 +59,15 @@ class _Scan:
             code.barrier()
             return self._combine.merged(carried, running), self._combine.merged(carried, [whole])
 
-        write_running(
-            *(points, self._combine, stretches, body),
-            lambda total: self._store(points.indices(location).start, total),
-        )
+        def store(total: Value) -> None:
+            at = points.indices(location).start
+            with (
+                code.when(at < scan.axis.extent) as before,
+                points.bound(scan.axis, at, before=before),
+            ):
+                points.store(Store(scan.buffer, scan.index, scan.value), total)
+
+        write_running(points, self._combine, stretches, body, store)
 
     def _value(self, at: Value, neutral: Sequence[Value]) -> Sequence[Value]:
         """The element of this item; without effect beyond the end of the axis."""
@@ -93,11 +98,3 @@ class _Scan:
             code.barrier()
             distance *= 2
         return value, row
-
-    def _store(self, at: Value, value: Value) -> None:
-        points, scan = self._points, self._scan
-        with (
-            self._code.when(at < scan.axis.extent) as before,
-            points.bound(scan.axis, at, before=before),
-        ):
-            points.store(Store(scan.buffer, scan.index, scan.value), value)
