@@ -170,9 +170,8 @@ def emulated_products(module: Module, lanes: int) -> str:
     added, right, left = code.parameters
     for number in (1, 0):
         one, other = (bfloat16_of_pairs(code, pair, number) for pair in (left, right))
-        added = without_subnormals(
-            code, code.multiply_add(one, other, without_subnormals(code, added))
-        )
+        added = code.multiply_add(one, other, without_subnormals(code, added))
+        added = without_subnormals(code, added)
     code.finish(added)
     return name
 
@@ -183,9 +182,8 @@ def emulated_rounding(module: Module, lanes: int) -> str:
     if module.has(name):
         return name
     floats = Type("float", lanes)
-    code = module.function(
-        name, (("second", floats), ("first", floats)), result=Type("i16", 2 * lanes)
-    )
+    parameters = (("second", floats), ("first", floats))
+    code = module.function(name, parameters, result=Type("i16", 2 * lanes))
     second, first = (without_subnormals(code, value) for value in code.parameters)
     halves = [
         code.convert("trunc", code.binary("lshr", bits, 16), "i16")
@@ -197,18 +195,15 @@ def emulated_rounding(module: Module, lanes: int) -> str:
 
 def bfloat16_of_pairs(code: Builder, pairs: Value, number: int) -> Value:
     """The first (0) or second (1) numbers of pairs as floats, without subnormal ones."""
-    upper = ("and", pairs, _UPPER_HALF) if number == 1 else ("shl", pairs, 16)
-    bits = code.binary(*upper)
+    bits = pairs & _UPPER_HALF if number == 1 else pairs << 16
     return without_subnormals(code, code.convert("bitcast", bits, "float"))
 
 
 def without_subnormals(code: Builder, value: Value) -> Value:
     """Floats, with zero of the same sign for subnormal ones."""
     bits = code.convert("bitcast", value, "i32")
-    exponent = code.binary("and", bits, _EXPONENT)
-    is_small = code.compare("eq", exponent, 0)
-    sign = code.binary("and", bits, _SIGN)
-    return code.convert("bitcast", code.select(is_small, sign, bits), "float")
+    is_small = (bits & _EXPONENT).equals(0)
+    return code.convert("bitcast", code.select(is_small, bits & _SIGN, bits), "float")
 
 
 # Instructions on tiles ----------------------------------------------------------------------------
@@ -258,7 +253,7 @@ def _load(code: Builder, memory: Value, tile: Value, source: Value, stride: Valu
     _zero(code, memory, tile)
     target = _address(code, memory, tile)
     with code.loop(0, _rows(code, memory, tile)) as loop:
-        row = code.load(code.offset(source, code.multiply(loop.index, stride), "i8"), _ROW, 1)
+        row = code.load(code.offset(source, loop.index * stride, "i8"), _ROW, 1)
         code.store(row, _row(code, target, loop.index))
 
 
@@ -266,7 +261,7 @@ def _store(code: Builder, memory: Value, tile: Value, target: Value, stride: Val
     source = _address(code, memory, tile)
     with code.loop(0, _rows(code, memory, tile)) as loop:
         row = code.load(_row(code, source, loop.index), _ROW)
-        code.store(row, code.offset(target, code.multiply(loop.index, stride), "i8"), 1)
+        code.store(row, code.offset(target, loop.index * stride, "i8"), 1)
 
 
 def _multiply(code: Builder, memory: Value, sums: Value, left: Value, right: Value) -> None:
@@ -292,13 +287,12 @@ def _multiply(code: Builder, memory: Value, sums: Value, left: Value, right: Val
 
 def _address(code: Builder, memory: Value, tile: Value) -> Value:
     """Of a tile, in the memory of emulated tiles."""
-    number = code.convert("zext", tile, "i64")
-    skipped = code.multiply(number, _TILE_BYTES)
+    skipped = code.convert("zext", tile, "i64") * _TILE_BYTES
     return code.offset(code.offset(memory, ROW_BYTES, "i8"), skipped, "i8")
 
 
 def _row(code: Builder, tile: Value, number: Value) -> Value:
-    return code.offset(tile, code.multiply(number, ROW_BYTES), "i8")
+    return code.offset(tile, number * ROW_BYTES, "i8")
 
 
 def _rows(code: Builder, memory: Value, tile: Value) -> Value:
