@@ -8,6 +8,7 @@ import numpy as np
 from harness import Leaves, run_program
 from program_cases import compiled
 
+import lamina as lm
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, bfloat16, size_of
@@ -20,6 +21,7 @@ from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
+from lamina.workloads import WORKLOADS
 
 FEATURES = ["avx2", "avx", "fma", "f16c", "sse4.2", "avx512bf16"]
 FEATURES += [f"avx512{part}" for part in ("f", "bw", "dq", "vl")]
@@ -51,6 +53,16 @@ SAPPHIRE_RAPIDS = replace(
     vectors="amx",
     bfloat16_tiles=True,
 )
+
+
+def rounded(network: lm.Network, *how: Any) -> Program:
+    """The program of a network whose parameters are rounded, as with instructions for bfloat16."""
+    return network.plan(*how, dtype="mixed-bfloat16", engine="interpreter").program
+
+
+def rounded_workload(workload: str) -> Program:
+    one = WORKLOADS[workload]
+    return rounded(one.network(), one.batch, one.loss, one.optimizer)
 
 
 def same_for_threads(

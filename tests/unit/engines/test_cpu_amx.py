@@ -16,6 +16,8 @@ from cpu_cases import (
     SAPPHIRE_RAPIDS,
     ZEN_4,
     Convolution,
+    rounded,
+    rounded_workload,
     same_for_threads,
     share_of,
     windows_of,
@@ -24,7 +26,6 @@ from emulated import emulate
 from error_texts import error_text
 from harness import Leaves, check
 from simd_alternatives import legal_schedules
-from test_cpu_pairs import program_of, rounded
 
 import lamina as lm
 from lamina import ops
@@ -101,7 +102,7 @@ def test_a_micro_kernel_loads_each_operand_once_for_four_products():
 
 @pytest.mark.parametrize("workload", ["mlp", "transformer"])
 def test_large_matrix_products_are_in_tile_registers(workload):
-    program = program_of(workload)
+    program = rounded_workload(workload)
     assert share_of(program, SAPPHIRE_RAPIDS, lambda how: how.algorithm == AMX) > 0.9
     text = str(products_of(program, SAPPHIRE_RAPIDS)[0])
     assert workload != "mlp" or text.startswith("AMX tiles of 32x32 for M=128, N=256, K=784; ")
@@ -268,7 +269,7 @@ def test_a_convolution_multiplies_in_tile_registers():
 @pytest.mark.parametrize("workload", ["vgg", "resnet-18"])
 def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(workload):
     share = share_of(
-        program_of(workload),
+        rounded_workload(workload),
         SAPPHIRE_RAPIDS,
         lambda how: getattr(how, "amx", False),
         among=lambda how: how.algorithm in (IMPLICIT_GEMM, *WINOGRAD.values()),

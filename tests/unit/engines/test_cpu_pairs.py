@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
-from cpu_cases import ZEN_4, Convolution, same_for_threads, share_of, windows_of
+from cpu_cases import ZEN_4, Convolution, rounded_workload, same_for_threads, share_of, windows_of
 from emulated import emulate
 from harness import Leaves, check
 from program_cases import compiled
@@ -33,19 +32,8 @@ from lamina.program.program import Program
 from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Contraction, Loop, stores_of
 from lamina.program.windows import Sliding
-from lamina.workloads import WORKLOADS
 
 pytestmark = pytest.mark.sampled
-
-
-def rounded(network: lm.Network, *how: Any) -> Program:
-    """The program of a network whose parameters are rounded, as with instructions for bfloat16."""
-    return network.plan(*how, dtype="mixed-bfloat16", engine="interpreter").program
-
-
-def program_of(workload: str) -> Program:
-    one = WORKLOADS[workload]
-    return rounded(one.network(), one.batch, one.loss, one.optimizer)
 
 
 def is_filtered(how: GemmSchedule | WindowSchedule) -> bool:
@@ -55,26 +43,26 @@ def is_filtered(how: GemmSchedule | WindowSchedule) -> bool:
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet", "transformer", "lstm"])
 def test_large_products_are_of_pairs(workload):
-    assert share_of(program_of(workload), ZEN_4, lambda how: how.paired) > 0.9
+    assert share_of(rounded_workload(workload), ZEN_4, lambda how: how.paired) > 0.9
 
 
 @pytest.mark.parametrize(("workload", "least"), [("vgg", 0.9), ("resnet-18", 0.5)])
 def test_convolutions_of_3x3_have_tiles_of_4x4_instead_of_pairs(workload, least):
     """They take 4 times fewer multiplications, pairs half as many instructions."""
-    program = program_of(workload)
+    program = rounded_workload(workload)
     assert share_of(program, ZEN_4, is_filtered) > least
     assert share_of(program, ZEN_4, lambda how: how.paired or is_filtered(how)) > 0.99
 
 
 def test_without_the_instructions_no_product_is_of_pairs():
-    program = program_of("lenet")
+    program = rounded_workload("lenet")
     for how in decide(program, replace(ZEN_4, bfloat16_pairs=False)).steps:
         assert not getattr(how, "paired", False)
 
 
 @pytest.mark.parametrize("workload", ["mlp", "lenet"])
 def test_the_machine_code_multiplies_pairs(workload):
-    native = write_program(program_of(workload), ZEN_4)
+    native = write_program(rounded_workload(workload), ZEN_4)
     assembly = listing(native.text, ZEN_4)
     assert re.search(r"vdpbf16ps\s+.*\{1to16\}", assembly)
     assert re.search(r"vdpbf16ps\s+.*zmm", assembly)
@@ -83,7 +71,7 @@ def test_the_machine_code_multiplies_pairs(workload):
 @pytest.mark.parametrize("workload", ["wide-step", "mlp", "lenet", "vgg", "resnet-18"])
 def test_casts_need_no_pass_of_their_own(workload):
     """Operands are rounded when they are packed, and results when they are computed."""
-    for step in program_of(workload).steps:
+    for step in rounded_workload(workload).steps:
         if isinstance(step, Loop):
             values = [store.value for store in stores_of(step)]
             casts = [one for one in values if isinstance(one, Apply) and one.primitive == "cast"]
