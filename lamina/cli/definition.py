@@ -84,12 +84,8 @@ def read_definition(path: str) -> Definition:
         advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
         if others:
             advice = f"The file defines {' and '.join(others)}: name the network net."
-        raise DefinitionError(
-            "the file defines no network",
-            facts=(("expected", "net = a Network"), ("found", found)),
-            where=path,
-            advice=advice,
-        )
+        facts = (("expected", "net = a Network"), ("found", found))
+        raise DefinitionError("the file defines no network", facts=facts, advice=advice, where=path)
     loss, optimizer = _loss(path, names.get("loss")), names.get("optimizer")
     is_optimizer = hasattr(optimizer, "slots") and hasattr(optimizer, "update")
     if optimizer is not None and (isinstance(optimizer, type) or not is_optimizer):

@@ -160,10 +160,8 @@ def plot_confusion(
     classes = len(table)
     labels = list(names) or [str(number) for number in range(classes)]
     if len(labels) != classes:
-        raise DataError(
-            "the number of names differs from the number of classes",
-            facts=(("classes", str(classes)), ("names", str(len(labels)))),
-        )
+        facts = (("classes", str(classes)), ("names", str(len(labels))))
+        raise DataError("the number of names differs from the number of classes", facts=facts)
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     side = min(max(2.8, 1.2 + 0.42 * classes), 11.0)
     figure = new_figure(side + 0.5, side, purpose="a picture of a confusion matrix")
@@ -214,20 +212,16 @@ def plot_images(
     if pixels.ndim == 3:
         pixels = pixels[:, None]
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or pixels.size == 0:
+        found = str(np.shape(images))
         raise DataError(
             "a sheet is made of images",
-            facts=(
-                ("expected", "(count, 1 or 3 channels, height, width)"),
-                ("found", str(np.shape(images))),
-            ),
+            facts=(("expected", "(count, 1 or 3 channels, height, width)"), ("found", found)),
             advice="Reshape the values, and omit further channels.",
         )
     count, channels, height, width = pixels.shape
     if captions and len(captions) != count:
-        raise DataError(
-            "images and captions do not fit together",
-            facts=(("images", str(count)), ("captions", str(len(captions)))),
-        )
+        facts = (("images", str(count)), ("captions", str(len(captions))))
+        raise DataError("images and captions do not fit together", facts=facts)
     across = min(columns or math.ceil(math.sqrt(count)), count)
     down = math.ceil(count / across)
     gap = max(1, round(_GAP * width))

@@ -73,12 +73,10 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
             if largest >= count
             else "and give unknown values a number of their own."
         )
+        found = f"{values[index]} at example {int(index[0])} of {check.label}"
         raise DataError(
             f"{check.limit.what} out of range",
-            facts=(
-                ("expected", f"0..{count - 1}"),
-                ("found", f"{values[index]} at example {int(index[0])} of {check.label}"),
-            ),
+            facts=(("expected", f"0..{count - 1}"), ("found", found)),
             where=str(check.limit.origin),
             advice=check.limit.advice
             or f"The layer was made for {count}: number them from 0, {numbering}",

@@ -78,12 +78,10 @@ def no_whole_batch(dataset: Dataset, batch_size: int, where: str = "") -> DataEr
 def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the training data") -> None:
     """Raises DataError if data that can be read once is needed for several epochs."""
     if isinstance(data, Stream) and data.is_one_shot and epochs > 1:
+        found = f"an iterator ({type(data.source).__name__})"
         raise DataError(
             f"{role} can be read once, and there are {epochs} epochs",
-            facts=(
-                ("expected", "a source that can be iterated again"),
-                ("found", f"an iterator ({type(data.source).__name__})"),
-            ),
+            facts=(("expected", "a source that can be iterated again"), ("found", found)),
             where="fit",
             advice="Give the generator function itself, without calling it, or a list of batches; "
             "or train for one epoch.",
@@ -181,12 +179,10 @@ class EpochsOfStream:
         """The first batch."""
         sample = self._reader.sample_unless(lambda: time.monotonic() >= self._ends_at)
         if sample is None:
+            expected = f"a first batch within {self._seconds:g} seconds"
             raise DataError(
                 "the stream has given no batch, and the time of the fit is over",
-                facts=(
-                    ("expected", f"a first batch within {self._seconds:g} seconds"),
-                    ("found", "none"),
-                ),
+                facts=(("expected", expected), ("found", "none")),
                 where="fit",
                 advice="Find out why the source waits, or give lm.callbacks.TimeLimit more time.",
             )

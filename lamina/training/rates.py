@@ -61,11 +61,8 @@ class LearningRates:
         ready: dict[str, float] = {}
         for name, value in values.items():
             if name not in self._optimizers:
-                raise DefinitionError(
-                    f"there is no rate {name!r}",
-                    facts=(("expected", ", ".join(self._optimizers)), ("found", repr(name))),
-                    where="rate",
-                )
+                facts = (("expected", ", ".join(self._optimizers)), ("found", repr(name)))
+                raise DefinitionError(f"there is no rate {name!r}", facts=facts, where="rate")
             try:
                 number = _NOT_NEGATIVE.read(value)
             except Misfit as misfit:

@@ -481,12 +481,10 @@ class Training(BatchRunner):
             np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
         )
         if not fits:
+            found = ", ".join(sorted(state))
             raise DefinitionError(
                 "the saved state belongs to another optimizer or network",
-                facts=(
-                    ("expected", ", ".join(sorted(self._slots))),
-                    ("found", ", ".join(sorted(state))),
-                ),
+                facts=(("expected", ", ".join(sorted(self._slots))), ("found", found)),
                 advice="Resume with the same network and the same optimizer.",
             )
         new = [(self._parameters.memories[name], value) for name, value in parameters.items()]

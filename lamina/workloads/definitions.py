@@ -262,8 +262,6 @@ def chosen(names: Sequence[str]) -> list[Workload]:
     workloads = WORKLOADS | PRODUCTS | LARGE | LATENCIES
     for name in names:
         if name not in workloads:
-            raise DefinitionError(
-                f"there is no workload {name!r}",
-                facts=(("expected", " or ".join(workloads)), ("found", repr(name))),
-            )
+            facts = (("expected", " or ".join(workloads)), ("found", repr(name)))
+            raise DefinitionError(f"there is no workload {name!r}", facts=facts)
     return [workloads[name] for name in names or WORKLOADS]

@@ -185,12 +185,10 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
         try:
             inspect.signature(method).bind(*inspect.signature(hooks[name]).parameters)
         except TypeError:
+            found = _declared(name, method)
             raise DefinitionError(
                 f"the hook {name} takes other arguments",
-                facts=(
-                    ("expected", _declared(name, hooks[name])),
-                    ("found", _declared(name, method)),
-                ),
+                facts=(("expected", _declared(name, hooks[name])), ("found", found)),
                 where=str(Origin(cls.__name__, source_line())),
             ) from None
         return
