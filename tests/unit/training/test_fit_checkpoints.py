@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from callback_cases import hooked
 from error_texts import error_text, refused
 from training_cases import TEST, TRAIN, Array, fit, network, same
 
@@ -243,18 +244,10 @@ def press() -> None:
 def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch):
     fitted, run = lm.Model(network()), lm.Model(network())
     done: list[int] = []
-    whole = Training._run_batches
-
-    def counting(self, resident, batches):
-        if len(done) == 3:
-            press()
-        recorded = whole(self, resident, batches)
-        done.append(len(batches))
-        return recorded
-
+    counting = hooked(steps_done=lambda _, fit, steps: done.append(steps))
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "_run_batches", counting)
-        history = fit(fitted, epochs=1000)
+        at_step(patch, 16, press)
+        history = fit(fitted, epochs=1000, callbacks=[counting])
     assert history.interrupted
     with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
         trainer.run(TRAIN, steps=sum(done), seed=0)

@@ -32,11 +32,8 @@ TRAIN = data(20)
 def failing(step: int) -> Iterator[None]:
     """The fit in the block fails after so many training steps."""
 
-    def fail() -> None:
-        raise ZeroDivisionError
-
     with pytest.MonkeyPatch.context() as patch:
-        at_step(patch, step, fail)
+        at_step(patch, step, lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             yield
 
