@@ -170,7 +170,7 @@ def bits(workload: str, vectors: str) -> str:
         runner = Runner(one)
         if one.loss is not None:
             runner.run(3)
-        outputs, parameters = runner.outputs(), runner.parameters()
+        outputs, parameters = runner._model.predict(runner._x), runner._model.parameters()
         runner.release()
     mean = np.mean(outputs, dtype="float64")
     return (
