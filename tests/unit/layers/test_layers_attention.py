@@ -7,14 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from random_arrays import normal
 
 import lamina as lm
 from lamina import ops
-
-
-def sequences(count, length, features, seed=0):
-    generator = np.random.default_rng(seed)
-    return generator.normal(size=(count, length, features)).astype("float32")
 
 
 def model_of(layer, *shapes, masks=()):
@@ -58,7 +54,7 @@ def test_parameters_are_named_after_the_inner_layers(layer, operands, weights):
     if getattr(layer, "bias", True):
         expected |= {f"{prefix}{name}.bias": shape[:1] for name, shape in weights.items()}
     assert {name: value.shape for name, value in model.parameters().items()} == expected
-    arrays = tuple(sequences(2, *shape) for shape in operands)
+    arrays = tuple(normal(2, *shape) for shape in operands)
     found = model.predict(arrays if len(arrays) > 1 else arrays[0])
     assert found.shape == (2, 5, getattr(layer, "features", None) or 8)
 
@@ -79,7 +75,7 @@ def test_two_masks_allow_what_both_allow_and_floats_are_added_up():
     both = lm.Model(lm.Network([x, keys], layer(x, keys, below)), seed=1)
     causal = lm.Model(lm.Network([x, keys], lm.MultiHeadAttention(2, causal=True)(x, keys)), seed=1)
     seen = np.array([[True, True, False, True, True]] * 2)
-    arrays = sequences(2, 5, 8), seen
+    arrays = normal(2, 5, 8), seen
     np.testing.assert_allclose(both.predict(arrays), causal.predict(arrays), atol=1e-6)
     half = ops.constant(np.linspace(-1, 1, 25).reshape(5, 5), "float32")
     twice, whole = (
@@ -99,7 +95,7 @@ def test_weights_are_a_further_result():
     layer = lm.MultiHeadAttention(4, key_heads=2, causal=True, returns="weights")
     model = lm.Model(lm.Network([x, seen], layer(x, seen)), seed=1)
     mask = np.array([[True, True, False, True, True]] * 2)
-    _, weights = model.predict((sequences(2, 5, 8), mask))
+    _, weights = model.predict((normal(2, 5, 8), mask))
     assert weights.shape == (2, 4, 5, 5)
     np.testing.assert_allclose(weights.sum(3), 1, rtol=1e-5)
     assert not weights[..., 2].any()
@@ -109,7 +105,7 @@ def test_weights_are_a_further_result():
 def test_rotary_scores_depend_on_the_distance_of_positions_only():
     layer = lm.MultiHeadAttention(2, rotary=100.0, returns="weights")
     model = model_of(layer, (6, 8))
-    one = sequences(1, 1, 8)
+    one = normal(1, 1, 8)
     _, weights = model.predict(np.repeat(one, 6, 1))
     scores = np.log(weights[0]) - np.log(weights[0, :, :, :1])
     for query in range(5):
@@ -131,7 +127,7 @@ def test_options_of_blocks_reach_their_attention():
     plain = lm.TransformerDecoderBlock(4, hidden=16, bias=False, key_heads=2, dropout=0.0)
     other = model_of(plain, (5, 8), (4, 6))
     other.set_parameters(model.parameters())
-    arrays = sequences(2, 5, 8), sequences(2, 4, 6)
+    arrays = normal(2, 5, 8), normal(2, 4, 6)
     assert not np.allclose(model.predict(arrays), other.predict(arrays), atol=1e-4)
 
 
@@ -143,7 +139,7 @@ def test_options_of_blocks_reach_their_attention():
 )
 def test_dropout_acts_in_training_mode_only(layer):
     model = model_of(layer, (5, 8))
-    x = sequences(64, 5, 8)
+    x = normal(64, 5, 8)
     np.testing.assert_array_equal(model.predict(x), model.predict(x))
     target = model.predict(x)
     assert model.evaluate((x, target), loss=lm.MSE())["loss"] == 0

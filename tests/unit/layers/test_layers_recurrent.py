@@ -5,6 +5,7 @@ Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.
 
 import numpy as np
 import pytest
+from random_arrays import normal
 
 import lamina as lm
 from lamina.base.shapes import float64
@@ -12,10 +13,7 @@ from lamina.graph import Graph, bind_batch, evaluate
 
 KINDS = pytest.mark.parametrize("kind", [lm.RNN, lm.LSTM, lm.GRU])
 BATCH, LENGTH, INPUTS = 6, 5, 3
-
-
-def sequences(seed=0):
-    return np.random.default_rng(seed).normal(size=(BATCH, LENGTH, INPUTS)).astype("float32")
+X = normal(BATCH, LENGTH, INPUTS)
 
 
 def with_lengths(layer, dtype="int64"):
@@ -31,15 +29,14 @@ def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind, dtype):
     alone = lm.Model(lm.Sequential(lm.Input(2, INPUTS), layer))
     values = model.parameters().items()
     alone.set_parameters({"1." + name.split(".")[1]: value for name, value in values})
-    x = sequences()
-    found = model.predict((x, np.full(BATCH, 2, dtype)))
-    np.testing.assert_allclose(found, alone.predict(x[:, :2]), atol=1e-6)
+    found = model.predict((X, np.full(BATCH, 2, dtype)))
+    np.testing.assert_allclose(found, alone.predict(X[:, :2]), atol=1e-6)
 
 
 @KINDS
 def test_the_last_state_of_an_empty_sequence_is_zero(kind):
     model = with_lengths(kind(4, bidirectional=True, returns="last"))
-    found = model.predict((sequences(), np.zeros(BATCH, "int64")))
+    found = model.predict((X, np.zeros(BATCH, "int64")))
     np.testing.assert_array_equal(found, np.zeros((BATCH, 8)))
 
 

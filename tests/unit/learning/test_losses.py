@@ -8,42 +8,22 @@ import pytest
 from error_texts import error_text
 from loss_limits import LIMITS
 from random_arrays import normal
+from test_losses_torch import LABELS, found_by
 
 import lamina
 from lamina import layers as lm
 from lamina import ops
-from lamina.base.shapes import BATCH, as_dtype, float32, int64
+from lamina.base.shapes import BATCH, float32, int64
 from lamina.errors import DataError, NonFiniteError
-from lamina.graph import Graph, bind_batch, evaluate, leaf
 from lamina.learning import losses, metrics
-from lamina.ops.differentiate import gradients
 
 pytestmark = pytest.mark.each_case
 
 generator = np.random.default_rng(0)
 SCORES = generator.normal(size=(6, 4))
 OTHERS = generator.normal(size=(6, 4))
-LABELS = np.array([0, 3, 1, 1, 2, 3])
 SHARES = np.exp(OTHERS) / np.exp(OTHERS).sum(1, keepdims=True)
 BITS = np.array([[0.0, 1.0, 1.0, 0.25], [0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]])
-
-
-def found_by(loss, predictions, target=None, weights=None):
-    """The loss of a batch, or of each element, and its gradients."""
-    feeds = {f"x{n}": array for n, array in enumerate(predictions)}
-    feeds |= {name: one for name, one in (("y", target), ("w", weights)) if one is not None}
-    leaves = {
-        name: leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
-        for name, array in feeds.items()
-    }
-    x = [leaves[f"x{n}"] for n in range(len(predictions))]
-    given = [] if weights is None else [leaves["w"]]
-    value = loss(x if len(x) > 1 else x[0], leaves.get("y"), *given)
-    assert value.dtype == x[0].dtype
-    slopes = gradients(ops.sum(value), x)
-    outputs = (("value", value), *((f"slope{n}", one) for n, one in enumerate(slopes)))
-    graph = bind_batch(Graph(tuple(leaves.values()), outputs), len(predictions[0]))
-    return evaluate(graph, feeds)[0]
 
 
 def run(loss, prediction, target=None, weights=None):

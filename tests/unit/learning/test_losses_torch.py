@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_losses import LABELS, found_by
 
 import lamina as lm
 from lamina import ops
+from lamina.base.shapes import BATCH, as_dtype
+from lamina.graph import Graph, bind_batch, evaluate, leaf
+from lamina.ops.differentiate import gradients
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:reduction:UserWarning"),
@@ -28,6 +30,7 @@ generator = np.random.default_rng(0)
 X = generator.normal(size=(6, 4))
 OTHER = generator.normal(size=(6, 4))
 IMAGES = generator.normal(size=(6, 4, 3, 2)) * 3
+LABELS = np.array([0, 3, 1, 1, 2, 3])
 PIXELS = generator.integers(0, 4, size=(6, 3, 2))
 SHARES = np.exp(OTHER) / np.exp(OTHER).sum(1, keepdims=True)
 SIGNS = np.where(OTHER < 0, -1.0, 1.0)
@@ -187,6 +190,24 @@ CASES = [
         {"distance_function": _distance, "swap": True},
     ),
 ]
+
+
+def found_by(loss, predictions, target=None, weights=None):
+    """The loss of a batch, or of each element, and its gradients."""
+    feeds = {f"x{n}": array for n, array in enumerate(predictions)}
+    feeds |= {name: one for name, one in (("y", target), ("w", weights)) if one is not None}
+    leaves = {
+        name: leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
+        for name, array in feeds.items()
+    }
+    x = [leaves[f"x{n}"] for n in range(len(predictions))]
+    given = [] if weights is None else [leaves["w"]]
+    value = loss(x if len(x) > 1 else x[0], leaves.get("y"), *given)
+    assert value.dtype == x[0].dtype
+    slopes = gradients(ops.sum(value), x)
+    outputs = (("value", value), *((f"slope{n}", one) for n, one in enumerate(slopes)))
+    graph = bind_batch(Graph(tuple(leaves.values()), outputs), len(predictions[0]))
+    return evaluate(graph, feeds)[0]
 
 
 def pytorchs(case, reduction):
