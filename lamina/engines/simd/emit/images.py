@@ -36,25 +36,21 @@ class ImageCopy:
         self._over([number for number in range(len(self.lengths)) if number != self.along])
 
     def _over(self, sides: Sequence[int]) -> None:
-        """Copies inside loops over some sides."""
+        """Copies vectors inside loops over some sides."""
         code, offset = self.points.code, self.points.code.constant(0)
+        length = self.lengths[self.along]
+        whole = length - length % self.lanes
         with ExitStack() as stack:
             for number in sides:
                 loop = stack.enter_context(code.loop(0, self.lengths[number]))
                 value, axis = self._absolute(number, loop.index), self.image.sides[number].axis
                 stack.enter_context(self.points.bound(axis, value, before=loop.before))
                 offset = offset + loop.index * self._pitch(number)
-            self._vectors(offset)
-
-    def _vectors(self, offset: Value) -> None:
-        """Copies all elements along the side of the vectors."""
-        code, length = self.points.code, self.lengths[self.along]
-        whole = length - length % self.lanes
-        if whole:
-            with self.points.counting(0, whole, self.lanes) as start:
-                self._vector(start, self.lanes, offset)
-        if whole < length:
-            self._vector(code.constant(whole), length - whole, offset)
+            if whole:
+                with self.points.counting(0, whole, self.lanes) as start:
+                    self._vector(start, self.lanes, offset)
+            if whole < length:
+                self._vector(code.constant(whole), length - whole, offset)
 
     def _vector(self, start: Value, width: int, offset: Value) -> None:
         """Copies one vector of `width` lanes."""

@@ -75,7 +75,14 @@ class RightPanelWriter:
         if done:
             self._transpose(start, done)
         if done < whole:
-            self._pack_steps(start, done, whole)
+            with self._code.loop(start + done, start + whole) as loop:
+                k_offset = (loop.index - start) * self.panel.width
+                target = self._code.offset(self.target, k_offset, self.matrix.element)
+                if self.matrix.paired:
+                    self._pack_pair(loop.index, target, before=loop.before)
+                else:
+                    with self.points.bound(self.matrix.k, loop.index, before=loop.before):
+                        self._pack_k(self.matrix.right, target)
         if whole < count:
             number = start + whole
             target = self._code.offset(self.target, whole * self.panel.width, self.matrix.element)
@@ -87,17 +94,6 @@ class RightPanelWriter:
         for offset in range(first * width, last * width, lanes):
             zeros = self._code.constant(0, Type(self.matrix.element, lanes))
             self._code.store(zeros, self._code.offset(self.target, offset, self.matrix.element))
-
-    def _pack_steps(self, start: Value, done: int, count: int) -> None:
-        """Packs the steps from number `done` up to `count`, counted from `start`."""
-        with self._code.loop(start + done, start + count) as loop:
-            k_offset = (loop.index - start) * self.panel.width
-            target = self._code.offset(self.target, k_offset, self.matrix.element)
-            if self.matrix.paired:
-                self._pack_pair(loop.index, target, before=loop.before)
-            else:
-                with self.points.bound(self.matrix.k, loop.index, before=loop.before):
-                    self._pack_k(self.matrix.right, target)
 
     def _pack_pair(
         self,
