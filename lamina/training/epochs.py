@@ -50,10 +50,10 @@ def batches_after(
     while steps:
         needed = -(-(skipped + steps) // -(-used // size))
         epochs = range(epoch, epoch + min(at_once, needed))
-        orders = np.arange(len(dataset))[None].repeat(len(epochs), axis=0)
-        if seed is not None:
-            orders = dataset.orders(seed, epochs)
-        orders = orders[:, :used]
+        if seed is None:
+            orders = np.arange(used)[None].repeat(len(epochs), axis=0)
+        else:
+            orders = dataset.orders(seed, epochs)[:, :used]
         # If all batches have one size, the batches of several epochs are run at once.
         for order in orders if used % size else [orders.reshape(-1)]:
             for rows in batches_of_rows(order, size):
