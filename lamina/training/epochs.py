@@ -51,7 +51,7 @@ def batches_after(
         needed = -(-(skipped + steps) // -(-used // size))
         epochs = range(epoch, epoch + min(at_once, needed))
         if seed is None:
-            orders = np.arange(used)[None].repeat(len(epochs), axis=0)
+            orders = np.arange(used, dtype=np.int64)[None].repeat(len(epochs), axis=0)
         else:
             orders = dataset.orders(seed, epochs)[:, :used]
         # If all batches have one size, the batches of several epochs are run at once.
