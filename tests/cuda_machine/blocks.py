@@ -205,24 +205,16 @@ def with_undefined_values(kernel: Kernel) -> Kernel:
         bits = int.from_bytes(_BITS.to_bytes(2, "little") * (BITS[type] // 16), "little")
         return Immediate(bits, type if type in ("f32", "f64") else "integer")
 
-    def short(one: Operand, type: str) -> Operand:
-        is_short = isinstance(one, Register) and one.type in _SHORT_INTEGERS
-        return value(one, type) if is_short else one
-
     def defined(one: Instruction) -> Instruction:
         type = one.modifiers[-1] if one.modifiers else ""
-        if one.name == "st":
-            operands = tuple(
-                Vector(tuple(value(element, type) for element in each.elements))
-                if isinstance(each, Vector)
-                else each
-                for each in one.operands
-            )
-            return replace(one, operands=operands)
-        if type in _SHORT_INTEGERS and one.name != "setp":
-            operands = (one.operands[0], *(short(each, type) for each in one.operands[1:]))
-            return replace(one, operands=operands)
-        return one
+        operands = list(one.operands)
+        for number, each in enumerate(operands[1:], 1):
+            if one.name == "st" and isinstance(each, Vector):
+                operands[number] = Vector(tuple(value(element, type) for element in each.elements))
+            elif one.name not in ("st", "setp") and type in _SHORT_INTEGERS:
+                is_short = isinstance(each, Register) and each.type in _SHORT_INTEGERS
+                operands[number] = value(each, type) if is_short else each
+        return replace(one, operands=tuple(operands))
 
     body = [defined(one) if isinstance(one, Instruction) else one for one in kernel.body]
     return replace(kernel, body=body)

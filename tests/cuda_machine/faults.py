@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 Index = tuple[int, int, int]
 
 
+@dataclass(eq=False)
 class Fault(Exception):
     """A kernel did something that is undefined, or that this machine does not know.
 
     Its line, from 1, is 0 if there is none; block and thread are None if the text itself is wrong.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        kernel: str = "",
-        line: int = 0,
-        text: str = "",
-        block: Index | None = None,
-        thread: Index | None = None,
-    ) -> None:
-        self.what, self.kernel, self.line, self.text = what, kernel, line, text
-        self.block, self.thread = block, thread
-        super().__init__(self._told())
+    what: str
+    kernel: str = ""
+    line: int = 0
+    text: str = ""
+    block: Index | None = None
+    thread: Index | None = None
 
-    def _told(self) -> str:
+    def __str__(self) -> str:
         where = [f"kernel {self.kernel}"] if self.kernel else []
         if self.line:
             where.append(f"line {self.line} of the PTX: {self.text}")
         if self.block is not None:
-            where.append(f"block {self.block}")
-        if self.thread is not None:
-            where.append(f"thread {self.thread}")
-        return ", ".join([self.what, *where]) if not where else f"{self.what} ({', '.join(where)})"
+            where += [f"block {self.block}", f"thread {self.thread}"]
+        return f"{self.what} ({', '.join(where)})" if where else self.what
 
 
 class OutOfMemory(Exception):
