@@ -186,7 +186,7 @@ def of_later_lanes(value: Any, distance: int) -> Any:
 
 
 @instruction("bar", forms="sync")
-@instruction("barrier", forms="sync", ignoring=("aligned",))
+@instruction("barrier", forms="sync aligned?")
 def _barrier(writer: Writer, one: Instruction) -> None:
     """Of all threads of the block; `Schedule` does the waiting."""
     if one.operands != (Immediate(0, "integer"),):

@@ -8,7 +8,6 @@ from cuda_machine.memory import SHARED_WINDOW
 from cuda_machine.syntax import BITS, Address, Immediate, Instruction, Operand, Register, Vector
 from cuda_machine.writer import DTYPES, Writer, instruction, unknown
 
-# .nc promises that nobody writes there, which changes no result.
 _SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
 _LARGE = "b64|u64|s64|f64"
 
@@ -48,7 +47,7 @@ def _access(one: Instruction, operand: Operand) -> tuple[str, int, str, tuple[Op
     return space, BITS[type], type, elements
 
 
-@instruction("ld", forms=_accesses("global|shared|const|param"), ignoring=("volatile", "nc"))
+@instruction("ld", forms=_accesses("global|shared|const|param"))
 def _ld(writer: Writer, one: Instruction) -> None:
     result, address = one.operands
     space, bits, type, elements = _access(one, result)
@@ -71,7 +70,7 @@ def _ld(writer: Writer, one: Instruction) -> None:
         writer.write(element, type, f"{name}.view({dtype})")
 
 
-@instruction("st", forms=_accesses("global|shared"), ignoring=("volatile",))
+@instruction("st", forms=_accesses("global|shared"))
 def _st(writer: Writer, one: Instruction) -> None:
     address, value = one.operands
     space, bits, type, elements = _access(one, value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -49,10 +49,8 @@ class Known:
 
 
 # All instructions that the machine knows, except those that only lead elsewhere (blocks.py): their
-# forms are the modifiers that may follow the name, without the ignored ones.
+# forms are the modifiers that may follow the name.
 FORMS: Final[dict[str, dict[tuple[str, ...], Known]]] = {}
-# Modifiers that change no result on this machine.
-IGNORED: Final[dict[str, tuple[str, ...]]] = {}
 # Functions that the generated code calls.
 HELPERS: Final[dict[str, Any]] = {"np": np}
 
@@ -60,7 +58,7 @@ INTEGERS: Final = "u16|s16|u32|s32|u64|s64"
 
 
 def instruction(
-    *names: str, forms: str | Sequence[str], since: int = 75, ignoring: Sequence[str] = ()
+    *names: str, forms: str | Sequence[str], since: int = 75
 ) -> Callable[[Handler], Handler]:
     """Registers the function that writes some forms of instructions.
 
@@ -68,13 +66,11 @@ def instruction(
         names: of instructions, up to the first point.
         forms: texts such as "rn|rz ftz? f32": alternatives, and modifiers that may be absent.
         since: the first architecture that has these forms (PTX ISA, Target ISA Notes).
-        ignoring: modifiers that may stand anywhere, and that the function does not see.
     """
 
     def register(handler: Handler) -> Handler:
         for name in names:
             known = FORMS.setdefault(name, {})
-            IGNORED[name] = tuple(dict.fromkeys((*IGNORED.get(name, ()), *ignoring)))
             for text in [forms] if isinstance(forms, str) else forms:
                 for modifiers in expanded(text):
                     if modifiers in known:
@@ -177,9 +173,7 @@ class Writer:
 
     def write_instruction(self, one: Instruction) -> None:
         """Appends the code of an instruction."""
-        ignored = IGNORED.get(one.name, ())
-        plain = tuple(modifier for modifier in one.modifiers if modifier not in ignored)
-        known = FORMS.get(one.name, {}).get(plain)
+        known = FORMS.get(one.name, {}).get(one.modifiers)
         if known is None:
             approximate = not {"approx", "full"}.isdisjoint(one.modifiers)
             what = "an approximation, of which PTX does not say the result" if approximate else ""
@@ -187,14 +181,11 @@ class Writer:
         if self.architecture < known.since:
             unknown(one, f"only sm_{known.since} and later have it")
         try:
-            known.handler(self, replace(one, modifiers=plain))
+            known.handler(self, one)
         except (ValueError, KeyError, IndexError) as error:
             # A handler unpacks what it knows; anything else is unknown.
-            raise Fault(
-                f"unknown instruction or operands ({type(error).__name__}: {error})",
-                line=one.line,
-                text=one.text,
-            ) from error
+            what = f"unknown instruction or operands ({type(error).__name__}: {error})"
+            raise Fault(what, line=one.line, text=one.text) from error
 
     def emit(self, line: str) -> None:
         self.lines.append(line)
