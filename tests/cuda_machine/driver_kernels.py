@@ -54,7 +54,7 @@ class Function:
 
 
 class KernelCalls(State):
-    """cuModule..., cuFunc..., cuLaunchKernel and cuOccupancy..."""
+    """cuModule..., cuFunc... and cuLaunchKernel..."""
 
     @driver_call(1)
     def cuModuleLoadData(self, image):

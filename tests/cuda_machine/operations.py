@@ -168,7 +168,7 @@ class ExecutableGraph(Queue):
 
 @dataclass(eq=False)
 class Stream(Queue):
-    """It does not wait for the default stream."""
+    """A queue that does not wait for the default stream."""
 
     context: Any
     capture: Capture | None = None

@@ -78,9 +78,10 @@ def parse(text: str) -> Module:
     text = _IGNORED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     ends = [found.start() for found in re.finditer("\n", text)]
     module, body, position = Module(), None, 0
-    while found := (_OUTSIDE if body is None else _WITHIN).match(text, position):
-        kind, position = str(found.lastgroup), found.end()
-        line, statement = bisect_left(ends, found.start(kind)) + 1, " ".join(found[kind].split())
+    while matched := (_OUTSIDE if body is None else _WITHIN).match(text, position):
+        kind, position = str(matched.lastgroup), matched.end()
+        line = bisect_left(ends, matched.start(kind)) + 1
+        statement = " ".join(matched[kind].split())
         if body is not None:
             body = body if body.read(kind, line, statement) else None
         elif kind == "directive":
