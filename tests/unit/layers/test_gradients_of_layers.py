@@ -46,9 +46,6 @@ def trained(network, engine="cpu", **options):
     return model.fit((X, Y), **how, progress=False, **options)["loss"]
 
 
-# Values -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", [name for name, case in LAYERS.items() if not case.indices])
@@ -170,9 +167,6 @@ def test_gradients_pass_a_layer_whose_first_result_is_an_integer():
     np.testing.assert_allclose(found[1], 3 * found[0] ** 2, rtol=1e-5)
 
 
-# Networks in networks -----------------------------------------------------------------------------
-
-
 def product_and_slope():
     a, b = lm.Input(2), lm.Input(2)
     y = lm.Multiply()(a, ops.exp(b))
@@ -227,9 +221,6 @@ def test_parts_and_names_of_a_network_with_slopes():
     assert network.names_of(inner) == ["1.weight", "1.bias", "3.weight", "3.bias"]
 
 
-# Layers of one's own ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Sloped(lm.Layer):
     network: lm.Network
@@ -266,9 +257,6 @@ def test_a_layer_takes_gradients_through_a_network_in_it(tmp_path, named, names,
     np.testing.assert_array_equal(loaded.predict(given)[2], model.predict(given)[2])
 
 
-# Training -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("engine", ["cpu", "opencl"])
 def test_a_network_with_slopes_trains_alike_on_every_engine(engine):
@@ -303,9 +291,6 @@ def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path):
     bill = network.plan(12, lm.ByOutput({"output0": lm.MSE()}), lm.SGD(0.1))
     assert bill.parameter_bytes == 4 * network.parameter_count()
     assert lm.verify(network, {"output2": lm.MSE()}).passed
-
-
-# Functions without parameters, and errors ---------------------------------------------------------
 
 
 def test_compiled_functions_take_gradients_through_layers_without_parameters():

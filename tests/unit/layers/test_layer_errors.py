@@ -32,8 +32,6 @@ def bools(*shape):
     return lm.Input(*shape, dtype="bool")
 
 
-# Options ------------------------------------------------------------------------------------------
-
 _NUMBERS = "must be a whole number, or one for each of 2 axes"
 _PAIRS = "padding must be a whole number, or for each of 2 axes one or a pair"
 _GROUPS = "the channels cannot be divided into groups"
@@ -147,8 +145,6 @@ OPTIONS = [
     ),
 ]
 
-
-# Operands -----------------------------------------------------------------------------------------
 
 ENCODER, DECODER = (
     make(2, hidden=4) for make in (lm.TransformerEncoderBlock, lm.TransformerDecoderBlock)
@@ -534,7 +530,6 @@ DEFINITIONS = [
         "now    net/2:CutMix (test_layer_errors.py:",
     ),
 ]
-# Data ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

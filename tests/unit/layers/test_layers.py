@@ -25,8 +25,6 @@ from lamina.graph import Graph, bind_batch, evaluate
 from lamina.layers import init
 from lamina.layers.layer import Layer
 
-# Values -------------------------------------------------------------------------------------------
-
 A, B, C = normal64(2, 3, 4), normal64(2, 3, 4) + 1, normal64(2, 3, 4) * 2
 IMAGES, SCALE, ROWS = normal64(2, 3, 4, 5), normal64(2, 3, 1, 1), normal64(2, 12)
 BYTES = np.array([[0, 255], [51, 102]], np.uint8)
@@ -138,8 +136,6 @@ def test_large_numbers_within_a_layer_do_not_overflow_in_float16(layer, arrays, 
     assert abs(found[0]) < 65504
 
 
-# Dropout ------------------------------------------------------------------------------------------
-
 RANDOM = [lm.Dropout(0.4), lm.SpatialDropout(0.4), lm.DropPath(0.4), lm.GaussianNoise(0.3)]
 
 
@@ -239,9 +235,6 @@ def test_alpha_dropout_gives_the_two_values_of_pytorch(probability, whole, torch
         assert (y[..., 0] == y[..., 1]).all() == whole
 
 
-# Joins --------------------------------------------------------------------------------------------
-
-
 def test_concat_function_applies_the_layer():
     y = lm.concat([lm.Input(10), lm.Input(5)])
     assert y.shape == (BATCH, 15)
@@ -270,9 +263,6 @@ def test_layers_are_equal_by_their_hyper_parameters():
     assert lm.Linear(3).source.startswith("test_layers.py:")
     assert lm.Reshape(shape=(3, 4)) == lm.Reshape(3, 4)
     assert lm.Rescale(0.5)(lm.Input(2)).dtype == float32
-
-
-# The page of layers -------------------------------------------------------------------------------
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "layers.md"

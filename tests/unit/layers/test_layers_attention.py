@@ -1,7 +1,4 @@
-"""Attention and transformer blocks: names, masks and dropout.
-
-Values and gradients are compared with PyTorch's in test_layers_torch_attention.py.
-"""
+"""Attention and transformer blocks: names, masks and dropout."""
 
 import math
 

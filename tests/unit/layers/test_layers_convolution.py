@@ -1,7 +1,4 @@
-"""Convolution, pooling and layers of images: shapes, parameters, windows, sizes and padding.
-
-Their values and gradients are compared with PyTorch's in test_layers_torch*.py.
-"""
+"""Convolution, pooling and layers of images: shapes, parameters, windows, sizes and padding."""
 
 import numpy as np
 import pytest

@@ -1,8 +1,4 @@
-"""Embeddings and positions: initial tables, bags, and indices out of range.
-
-Values and gradients of `Embedding` and `OneHot` are compared with PyTorch's in
-test_layers_torch.py.
-"""
+"""Embeddings and positions: initial tables, bags, and indices out of range."""
 
 import numpy as np
 import pytest

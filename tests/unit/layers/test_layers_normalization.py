@@ -1,7 +1,4 @@
-"""Normalisation layers: running averages over the life of a model.
-
-Their values and gradients are compared with PyTorch's in test_layers_torch_normalization.py.
-"""
+"""Normalisation layers: running averages over the life of a model."""
 
 import numpy as np
 import pytest

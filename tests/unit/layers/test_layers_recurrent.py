@@ -1,7 +1,4 @@
-"""Recurrent layers: lengths, states, dropout and costs.
-
-Values and gradients are compared with PyTorch's in test_layers_torch_recurrent.py.
-"""
+"""Recurrent layers: lengths, states, dropout and costs."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,4 @@
-"""Linear layers, activations, embeddings and layers of images against PyTorch.
-
-Other families have files of their own, test_layers_torch_*.py.
-"""
+"""Linear layers, activations, embeddings and layers of images against PyTorch."""
 
 import itertools
 

@@ -79,9 +79,6 @@ def test_forward_runs_once_for_a_definition_even_if_an_equal_layer_was_applied()
     assert calls == [True, True]
 
 
-# Several results ----------------------------------------------------------------------------------
-
-
 X = np.random.default_rng(0).standard_normal((5, 4)).astype("float32")
 
 

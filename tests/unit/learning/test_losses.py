@@ -86,9 +86,6 @@ def test_integer_targets_are_converted():
     np.testing.assert_array_equal(labels, run(losses.CrossEntropy(), SCORES, LABELS)[0])
 
 
-# Default targets and errors -----------------------------------------------------------------------
-
-
 def test_default_targets_follow_from_the_prediction():
     x = lm.Input(4, 3)
     assert losses.MSE().target(x) == ((BATCH, 4, 3), float32)
@@ -103,9 +100,6 @@ def test_weights_are_kept_as_a_tuple_so_that_losses_are_hashable():
     loss = losses.CrossEntropy(class_weights=np.array([1.0, 2.0]))
     assert loss.class_weights == (1.0, 2.0)
     assert hash(loss) == hash(losses.CrossEntropy(class_weights=[1, 2]))
-
-
-# Options, and losses that PyTorch lacks -----------------------------------------------------------
 
 
 def test_targets_of_the_ignored_class_do_not_count():
@@ -194,9 +188,6 @@ def test_dice_of_nothing_is_0():
     assert np.isfinite(gradient).all()
 
 
-# Sequences ----------------------------------------------------------------------------------------
-
-
 def ctc_losses(prediction, labels, **options):
     x = lm.Input(*prediction.shape[1:], dtype="float64")
     y = lm.Input(*labels.shape[1:], dtype="int64")
@@ -261,9 +252,6 @@ def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
     wrong = int(found[-1])
     assert np.isnan(result[wrong])
     assert not np.isnan(result[1 - wrong])
-
-
-# Targets ------------------------------------------------------------------------------------------
 
 
 def test_dice_is_trained_with_class_numbers():

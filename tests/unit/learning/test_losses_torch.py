@@ -275,8 +275,6 @@ def test_losses_have_the_values_and_gradients_of_pytorch(case, reduction):
         np.testing.assert_allclose(found[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-# Sequences ----------------------------------------------------------------------------------------
-
 TIMES = generator.normal(size=(5, 7, 4))
 SEQUENCES = np.array([[1, 1, 2], [1, -1, -1], [-1, -1, -1], [3, 2, 3], [2, 2, 2]])
 TARGET_LENGTHS = (SEQUENCES >= 0).sum(1)
@@ -328,9 +326,6 @@ def test_ctc_without_zero_infinity_agrees_with_pytorch(labels, count, blank, red
     (result,) = found(TIMES, labels, np.full(5, count))
     assert np.isinf(result).any() == (count == 4)
     np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12)
-
-
-# Weights of examples ------------------------------------------------------------------------------
 
 
 def test_weighted_means_divide_by_the_weights_of_examples_and_classes(torch):

@@ -289,9 +289,6 @@ def test_functions_and_losses_are_metrics():
     np.testing.assert_allclose(found["mse"], found["loss"], rtol=1e-6)
 
 
-# Several labels, and special values ---------------------------------------------------------------
-
-
 LABEL_SCORES = np.random.default_rng(8).normal(size=(60, 3)).astype(np.float32)
 MULTI_HOT = (np.random.default_rng(9).random((60, 3)) < [0.2, 0.5, 0.7]).astype(np.float32)
 

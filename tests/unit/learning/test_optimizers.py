@@ -201,9 +201,6 @@ def test_a_constant_function_is_the_same_as_a_number(make):
     np.testing.assert_allclose(train(make(schedules.Constant(0.25))), by_number, rtol=1e-14)
 
 
-# Clipping -----------------------------------------------------------------------------------------
-
-
 def clip(rule, *arrays):
     leaves = [leaf(f"{n}", "input", a.shape, as_dtype(a.dtype)) for n, a in enumerate(arrays)]
     outputs = tuple((f"{n}", tensor) for n, tensor in enumerate(rule(leaves)))
@@ -220,9 +217,6 @@ def test_clip_global_norm_limits_all_together():
     assert clipping.ClipGlobalNorm(1.0)([]) == ()
     (zeros,) = clip(clipping.ClipGlobalNorm(1.0), np.zeros((2, 2)))
     np.testing.assert_array_equal(zeros, np.zeros((2, 2)))
-
-
-# L-BFGS -------------------------------------------------------------------------------------------
 
 
 def test_lbfgs_minimises_a_quadratic_form():
@@ -276,8 +270,6 @@ def test_lbfgs_of_micro_batches_is_that_of_the_batch():
         assert float(divided.step(X, Y)) == pytest.approx(float(whole.step(X, Y)), rel=1e-9)
 
 
-# The page -----------------------------------------------------------------------------------------
-
 PAGE = (Path(__file__).parents[3] / "docs" / "optimizers.md").read_text()
 
 
@@ -308,9 +300,6 @@ def test_the_page_of_optimizers_shows_every_option(module, bases):
     wanted = {call_of(cls) for cls in own}
     assert wanted
     assert not wanted - rows
-
-
-# Averages -----------------------------------------------------------------------------------------
 
 
 Array = np.ndarray
