@@ -1,7 +1,5 @@
 """Products and convolutions in the tile registers of AMX: machine code, choices, results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,7 +54,7 @@ pytestmark = pytest.mark.sampled
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+def engine(monkeypatch):
     emulate(monkeypatch, "amx")
     return CpuEngine()
 
@@ -247,7 +245,7 @@ def test_the_reason_is_the_systems_text():
 
 
 @pytest.fixture
-def small_engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+def small_engine(monkeypatch):
     """The engine with emulated tiles, and so little cache that images are split into blocks."""
     emulate(monkeypatch, "amx")
     engine = CpuEngine()

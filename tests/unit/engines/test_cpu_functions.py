@@ -1,7 +1,5 @@
 """Mathematical functions and conversions of the cpu engine against references."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Native programs of the CPU engine: fusion, prepacking, split reductions, phases."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Products of pairs of bfloat16 on the cpu engine: instructions, choices, results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -96,7 +94,7 @@ def test_results_do_not_depend_on_the_number_of_threads(vectors, monkeypatch):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+def engine(monkeypatch):
     """The engine with pairs, and so little cache that images are split into blocks."""
     if not host().bfloat16_pairs:
         emulate(monkeypatch, "avx512")

@@ -1,7 +1,5 @@
 """The CPU engine's description of the processor, and its code for each kind of vectors."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Schedules of the CPU engine: printed, forced, and the same for equal steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

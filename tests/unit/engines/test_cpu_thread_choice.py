@@ -1,7 +1,5 @@
 """The choice between one thread and all of them, fed with simulated times."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The CPU engine's algorithms for contractions over windows, on several processors."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The text of `lamina devices`: a table of at most 100 columns, problems below it, all details."""
 
-from __future__ import annotations
-
 import pytest
 
 from lamina.cli.device_list import details_text, devices_text

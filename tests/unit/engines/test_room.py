@@ -1,14 +1,11 @@
 """Memory is counted before it is allocated; more than the available memory is refused."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle
 import re
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,24 +32,24 @@ def network(width: int = 5) -> lm.Network:
     return lm.Sequential(lm.Input(4), lm.Linear(width), lm.Tanh(), lm.Linear(3))
 
 
-def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> lm.Training:
+def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> Any:
     optimizer = optimizer or lm.Adam(0.01)
     return model.training(loss=lm.CrossEntropy(), optimizer=optimizer, batch_size=batch_size)
 
 
 @pytest.fixture(autouse=True)
-def every_allocation_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_allocation_is_checked(monkeypatch):
     """Tests are about tiny networks."""
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 0)
 
 
 @pytest.fixture
-def available(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+def available(monkeypatch):
     return lambda count: monkeypatch.setattr(machine_memory, "available_bytes", lambda: count)
 
 
 @pytest.fixture
-def fits_exactly(available: Any) -> Callable[..., None]:
+def fits_exactly(available):
     """Checks that a call fits into so many bytes, and not into fewer."""
 
     def check(needed: int, call: Callable[[], Any], subject: str = "this model") -> None:
@@ -66,7 +63,7 @@ def fits_exactly(available: Any) -> Callable[..., None]:
 
 
 @pytest.fixture
-def leave(available: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def leave(available, monkeypatch):
     """Limits the available memory, and fails where memory is allocated or a program compiled."""
 
     def only_scalars(_: Any, shape: tuple[int, ...], dtype: Any) -> host.HostMemory:
@@ -292,7 +289,7 @@ def test_failed_allocations_are_engine_errors(size, available):
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+def system(tmp_path, monkeypatch):
     """Files of a system, where `PROC` and `GROUPS` are folders."""
     monkeypatch.setattr(machine_memory, "_PROC", tmp_path / "PROC")
 
