@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ def test_functions_are_written_once_and_only_for_kernels_that_call_them():
     assert called > len(names)
 
 
-def test_launches_within_an_iteration_are_joined(monkeypatch):
+def test_launches_within_an_iteration_are_joined(monkeypatch, on_call):
     def without_trees(launch: Any, decided: Any, *more: Any) -> float | None:
         is_tree = isinstance(decided, TreeSchedule)
         return None if is_tree else extra_clocks(launch, decided, *more)
@@ -109,13 +108,7 @@ def test_launches_within_an_iteration_are_joined(monkeypatch):
     monkeypatch.setenv("LAMINA_CACHE", "0")
     monkeypatch.setattr(kernels, "extra_clocks", without_trees)
     joined: list[bool] = []
-    write: Callable[..., Any] = kernels.write_phases
-
-    def written(*given: Any, is_repeated: bool) -> Any:
-        joined.append(is_repeated)
-        return write(*given, is_repeated=is_repeated)
-
-    monkeypatch.setattr(kernels, "write_phases", written)
+    on_call(kernels, "write_phases", lambda *_, is_repeated: joined.append(is_repeated))
     check(recurrent(), (9, 0))
     assert True in joined
     assert False in joined
