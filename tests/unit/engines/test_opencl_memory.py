@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from error_texts import error_text, refused
 from opencl_cases import cl, for_gpus
+from training_cases import same
 
 import lamina as lm
 from lamina.engines import room
@@ -135,8 +136,7 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
     found, blocks = trained()
     assert blocks > 1
     assert max(sizes) <= LIMIT
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array)
+    assert same(found, expected)
 
 
 def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
@@ -159,8 +159,7 @@ def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
     # Four batches of eight examples.
     assert [max(one.values()) for one in chunks] == [4 * 8 * X[0].nbytes] * 2
     assert again == history
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array)
+    assert same(found, expected)
 
 
 def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_not(
