@@ -1,12 +1,12 @@
-"""Running the batches of a training or an evaluation on the parameters of a model."""
+"""Running the batches of a training or an evaluation, also divided into micro-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from itertools import tee
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast, final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from lamina.errors import (
     DataError,
     DefinitionError,
     DTypeError,
+    EngineError,
     InternalError,
     Named,
     ReleasedError,
@@ -36,6 +37,7 @@ from lamina.runtime.memories import release_all
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples, Streamed, uploaded
 from lamina.step.derive import BatchGraph
+from lamina.step.micro_batches import EXAMPLES
 from lamina.step.names import (
     Names,
     as_arrays,
@@ -45,6 +47,7 @@ from lamina.step.names import (
     unnamed,
 )
 from lamina.step.specs import batch_specs, check_batch, input_spec
+from lamina.training.epochs import batches_of_rows
 
 
 @frozen_dataclass
@@ -360,3 +363,54 @@ class BatchRunner(Named):
                 where="Training",
                 advice="Make a new one with model.training(...); the model still works.",
             )
+
+
+@final
+class Accumulation:
+    """Divides batches into micro-batches, and updates the parameters after each batch."""
+
+    def __init__(self, size: int, update: CompiledProgram, sums: Mapping[str, Memory]) -> None:
+        self.size = size
+        self.update = update
+        self._examples = sums[EXAMPLES]
+
+    def in_order(self, batches: Iterable[Array]) -> Iterator[Array]:
+        """The micro-batches of batches, as arrays (micro-batches, examples) of rows."""
+        for rows in batches:
+            for batch in rows:
+                yield from batches_of_rows(batch, self.size)
+
+    def run(self, rows: Array, run_micro: Callable[[Array], Recorded]) -> Recorded:
+        """Trains on batches, int64 (batches, batch size), one after the other."""
+        found: list[Recorded] = []
+        for batch in rows:
+            with self.whole():
+                pieces = [run_micro(group) for group in batches_of_rows(batch, self.size)]
+                self.update.run([])
+                executable = self.update.executable
+                whole = {name: executable.scalar(name) for name, _ in self.update.program.outputs}
+            micro, loss = joined(pieces), whole.pop("loss")
+            statistics = {
+                name: values
+                if name in micro.kept
+                else values.sum(axis=0, keepdims=True, dtype=values.dtype)
+                for name, values in micro.statistics.items()
+            }
+            # Losses by output are means of those of micro-batches, or their sums.
+            for name, value in micro.losses_by_output.items():
+                key = f"loss.{name.removesuffix('_loss')}"
+                statistics[key] = np.full(1, value, statistics[key].dtype)
+            statistics |= {name: np.full(1, value) for name, value in whole.items()}
+            losses, examples = np.full(1, loss, micro.losses.dtype), np.full(1, len(batch))
+            found.append(Recorded(losses, examples, statistics, micro.terms, micro.kept))
+        return joined(found)
+
+    @contextmanager
+    def whole(self) -> Generator[None]:
+        """Forgets the sums if the block does not end: the next batch begins new ones."""
+        try:
+            yield
+        except BaseException:
+            with suppress(EngineError):
+                self._examples.write(np.zeros((), np.int64))
+            raise

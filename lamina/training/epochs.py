@@ -17,7 +17,7 @@ from lamina.data.positions import Position
 from lamina.data.stream import whole_of
 from lamina.errors import DataError
 from lamina.runtime.feeds import Stopped
-from lamina.training.batches import Examples
+from lamina.runtime.streaming import Examples
 
 if TYPE_CHECKING:
     from lamina.training.training import Training

@@ -39,8 +39,7 @@ from lamina.runtime.profile import profiled
 from lamina.step.derive import RATE, TrainingNumbers
 from lamina.step.loss_scaling import SCALE, SKIPPED
 from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
-from lamina.training.accumulation import Accumulation
-from lamina.training.batches import BatchRunner, Examples, Recorded, joined
+from lamina.training.batches import Accumulation, BatchRunner, Examples, Recorded, joined
 from lamina.training.deferred import DeferredLoss
 from lamina.training.epochs import batches_after
 from lamina.training.interrupt import Interrupt, held_interrupts
