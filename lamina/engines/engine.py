@@ -134,11 +134,7 @@ class Changes:
 
 
 class Memory(Protocol):
-    """Bytes on a device, as one contiguous array.
-
-    Attributes:
-        shape, dtype: of the array.
-    """
+    """Bytes on a device, as one contiguous array of this shape and dtype."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -168,9 +164,6 @@ class Arena(Protocol):
 
     It is as large as the largest of them needs. Compiling a program may enlarge it, and releasing
     one may make it smaller. Both, and every run, invalidate the results of earlier runs.
-
-    Attributes:
-        bytes: its size.
     """
 
     @property

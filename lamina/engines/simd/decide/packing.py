@@ -99,7 +99,6 @@ class Panel:
         return f"{self.vectors}x{self.lanes}_{self.last_lanes}"
 
     def lanes_of(self, number: int) -> int:
-        """The lanes of vector `number`."""
         return self.last_lanes if number == self.vectors - 1 else self.lanes
 
     def runs(self, *, wide: bool) -> list[tuple[int, int]]:

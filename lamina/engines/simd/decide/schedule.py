@@ -92,7 +92,6 @@ class LoopSchedule:
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The work of each of its kernels."""
         return tuple(nest.work for nest in self.nests)
 
     def __str__(self) -> str:
@@ -182,7 +181,6 @@ class GemmSchedule(GemmChoices, _Tiled):
 
     @property
     def works(self) -> tuple[Work, ...]:
-        """The work of each of its kernels."""
         return (self.work,) if self.packing_left is None else (self.packing_left, self.work)
 
     @property

@@ -67,7 +67,6 @@ class MTiles:
 
     @property
     def has_several_runs(self) -> bool:
-        """Whether a tile has several runs."""
         fits = len(self.extents) > 1 and self.run_pitch + self.extents[-1] <= self.largest
         return fits and self._runs > 0
 

@@ -79,7 +79,6 @@ class MergeSort:
         self._positions = self._code.offset(own, keys, "i8")
 
     def write(self) -> None:
-        """Writes the sort of the current point."""
         if not self._sort.axis.extent:
             return
         self._read_keys()

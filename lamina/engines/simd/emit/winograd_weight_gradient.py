@@ -132,7 +132,6 @@ class WinogradWeightGradient(TransformedTiles):
         self._multiply(code, panel, operands, m_loop, k_loop, fresh=False)
 
     def _tiles(self, block: int) -> int:
-        """The tiles of a chunk."""
         return self._chunks.images * block * self._wide
 
     def _memory(self, code: Builder, block: int) -> tuple[Value, Matrices, Matrices]:
