@@ -55,6 +55,11 @@ SAPPHIRE_RAPIDS = replace(
 )
 
 
+def classifier(*widths: int) -> lm.Network:
+    layers = [x for width in widths[1:] for x in (lm.Linear(width), lm.ReLU())]
+    return lm.Sequential(lm.Input(widths[0]), *layers[:-1])
+
+
 def rounded(network: lm.Network, *how: Any) -> Program:
     """The program of a network whose parameters are rounded, as with instructions for bfloat16."""
     return network.plan(*how, dtype="mixed-bfloat16", engine="interpreter").program

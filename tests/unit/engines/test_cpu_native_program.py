@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu_cases import same_for_threads
+from cpu_cases import classifier, same_for_threads
 from fresh_python import printed
 from harness import Leaves
 from llvm_text import functions
@@ -35,13 +35,6 @@ PROCESSOR = replace(host(), threads=2)
 
 def training_program(net: lm.Network, batch: int) -> Program:
     return net.plan(batch, lm.CrossEntropy(), lm.Adam(1e-3)).program
-
-
-def classifier(*widths: int) -> lm.Network:
-    layers: list[lm.Layer] = [lm.Linear(widths[1])]
-    for width in widths[2:]:
-        layers += [lm.ReLU(), lm.Linear(width)]
-    return lm.Sequential(lm.Input(widths[0]), *layers)
 
 
 def test_gradients_of_biases_are_fused_after_the_contraction_that_computes_them():

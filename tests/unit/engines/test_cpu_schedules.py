@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from cpu_cases import classifier
 from gpu_cases import CASES, compiled
 from harness import Leaves, run_program
 from program_cases import program_of
@@ -57,10 +58,8 @@ PROCESSOR = replace(
 )
 
 
-def classifier(*widths: int) -> Program:
-    layers = [x for width in widths[1:] for x in (lm.Linear(width), lm.ReLU())]
-    net = lm.Sequential(lm.Input(widths[0]), *layers[:-1])
-    return net.plan(64, lm.CrossEntropy(), lm.SGD(0.1)).program
+def trained(*widths: int) -> Program:
+    return classifier(*widths).plan(64, lm.CrossEntropy(), lm.SGD(0.1)).program
 
 
 def convolution(
@@ -76,7 +75,7 @@ def convolution(
 
 
 def test_a_schedule_is_printed_step_by_step():
-    lines = str(decide(classifier(200, 128, 10), PROCESSOR)).splitlines()
+    lines = str(decide(trained(200, 128, 10), PROCESSOR)).splitlines()
     first = next(line for line in lines if "M=64, N=128, K=200" in line)
     assert first.partition(": ")[2] == (
         "tiles of 6x16 for M=64, N=128, K=200; 8 panels of 2 x 8 lanes; left direct; "
@@ -114,7 +113,7 @@ def test_without_sliding_windows_a_step_has_two_readings():
 
 
 def test_forced_schedules_decide_which_operands_are_packed():
-    program = classifier(20, 12, 10)
+    program = trained(20, 12, 10)
     assert not decide(program, PROCESSOR).prepackings
     number = next(n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
     choices = alternatives_of(program.steps[number], PROCESSOR)
@@ -139,7 +138,7 @@ def contraction_of(program: Program, algorithm: str) -> int:
 K_BY_K, TRANSPOSED = Packing(False, in_memory_order=False), Packing(True, in_memory_order=False)
 # A program, an algorithm, a field of its schedule, the decided value, and another correct value.
 OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
-    (lambda: classifier(200, 128, 10), "tiles", "packing", TRANSPOSED, K_BY_K),
+    (lambda: trained(200, 128, 10), "tiles", "packing", TRANSPOSED, K_BY_K),
     (strided, IMPLICIT_GEMM, "copied", 2, 0),
     (strided, IMPLICIT_GEMM, "unrolled", 6, 0),
     (strided, WEIGHT_GRADIENT, "right", DIRECT, PACKED),
@@ -162,7 +161,7 @@ def test_kernels_follow_the_schedule(made, algorithm, field, decided, other):
 
 
 def test_kernels_are_shared_as_the_schedule_states():
-    program = classifier(200, 128, 10)
+    program = trained(200, 128, 10)
     schedule = decide(program, PROCESSOR)
     assert "\n  shared in 2 slices, 4 work items at once" in str(schedule)
     alone = replace(
@@ -219,8 +218,8 @@ def test_numbers_that_are_inputs_change_no_loop(vector_bytes, registers):
 
 def test_more_workers_are_used_for_more_work_only():
     many: HostProcessor = replace(PROCESSOR, threads=4)
-    assert decide(classifier(200, 128, 10), many).workers == 4
-    assert decide(classifier(4, 4, 2), many).workers == 1
+    assert decide(trained(200, 128, 10), many).workers == 4
+    assert decide(trained(4, 4, 2), many).workers == 1
 
 
 def test_a_reduction_of_what_an_earlier_stage_writes_is_split_after_it():
