@@ -260,9 +260,8 @@ def empty_program() -> Program:
 
 
 def test_blocks_of_workspaces_are_whole_multiples_of_the_alignment():
-    assert limited(TRAITS, 1000).block_bytes == 896
-    assert limited(TRAITS, 1024).block_bytes == 1024
-    assert limited(TRAITS, 100).block_bytes == 128
+    limits = (1000, 1024, 100)
+    assert [limited(TRAITS, one).block_bytes for one in limits] == [896, 1024, 128]
 
 
 def test_each_block_of_workspaces_is_in_one_block_of_the_arena():

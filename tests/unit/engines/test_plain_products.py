@@ -22,7 +22,7 @@ from lamina.graph import Tensor
 from lamina.ops.conversion import stored_as_tf32
 from lamina.program.index import Axis, axis_index, row_major
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Scalar, postorder
+from lamina.program.scalar import Apply, Bound, Literal, Load, Local, Scalar
 from lamina.program.steps import Contraction, Store, stores_of
 
 TARGET = target_for(TRAITS, "test")
@@ -209,32 +209,52 @@ def test_other_contractions_are_no_plain_products(name):
     assert plain_product(NONE[name]()) is None
 
 
-def test_the_sums_of_any_epilogue_are_a_plain_product():
-    step = step_of(lambda x, y, z: ops.tanh(ops.matmul(x, y) + z), A, B, BIAS)
+def wide(x: Tensor, y: Tensor) -> Tensor:
+    """A product of floats of 16 bits."""
+    return ops.matmul(*(ops.cast(one, float32) for one in (x, y)))
+
+
+def rounded(x: Tensor) -> Tensor:
+    return ops.cast(ops.cast(x, bfloat16), float32)
+
+
+HALVES = {"dtypes": (bfloat16, bfloat16)}
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype", "stored"),
+    [
+        (step_of(lambda x, y, z: ops.tanh(x @ y + z), A, B, BIAS), float32, "tanh({} + x2[i1])"),
+        (
+            step_of(
+                *(lambda x, y, z: ops.cast(ops.where(z <= 0.0, 0.0, wide(x, y)), bfloat16), A, B),
+                *((6, 7),),
+                dtypes=(bfloat16, bfloat16, float32),
+            ),
+            *(bfloat16, "select(x2[7*i0 + i1] <= 0.0, 0, {})"),
+        ),
+        (
+            step_of(lambda x, y: (r := rounded(wide(x, y))) * ops.tanh(r), A, B, **HALVES),
+            *(bfloat16, "f32({}) * tanh(f32({}))"),
+        ),
+        (
+            step_of(lambda x, y: (t := wide(x, y)) * ops.tanh(rounded(t)), A, B, **HALVES),
+            *(float32, "{} * tanh(f32(bf16({})))"),
+        ),
+    ],
+    ids=["any epilogue", "rounded selection", "only used rounded", "also used unrounded"],
+)
+def test_sums_are_a_plain_product_stored_as_the_epilogue_uses_them(step, dtype, stored):
     workspaces = StepWorkspaces("step")
     sums, loop = without_epilogue(step, workspaces)
     (workspace,) = workspaces.made
     found = plain_product(sums)
     assert found is not None
-    assert (found.result, workspace.size) == (workspace.name, 42)
+    assert (found.result, workspace.size, workspace.dtype) == (workspace.name, 42, dtype)
+    assert found.product.result.dtype == dtype.name
     (store,) = stores_of(loop)
-    assert str(store.value) == f"tanh({workspace.name}[7*i0 + i1] + x2[i1])"
+    assert str(store.value) == stored.replace("{}", f"{workspace.name}[7*i0 + i1]")
     assert np.prod([axis.extent for axis in loop.axes]) == 42
-
-
-def test_sums_are_stored_rounded_if_a_selection_of_them_is():
-    def product(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        total = ops.matmul(*(ops.cast(one, float32) for one in (x, y)))
-        return ops.cast(ops.where(z <= 0.0, 0.0, total), bfloat16)
-
-    step = step_of(product, A, B, (6, 7), dtypes=(bfloat16, bfloat16, float32))
-    sums, loop = without_epilogue(step, StepWorkspaces("step"))
-    found = plain_product(sums)
-    assert found is not None
-    assert found.product.result.dtype == "bfloat16"
-    (store,) = stores_of(loop)
-    value = f"{found.result}[7*i0 + i1]"
-    assert str(store.value) == f"select(x2[7*i0 + i1] <= 0.0, 0, {value})"
 
 
 def test_scattered_stores_are_made_in_their_order_in_sectors_of_the_sums():
@@ -252,32 +272,3 @@ def test_scattered_stores_are_made_in_their_order_in_sectors_of_the_sums():
     (store,) = stores_of(loop)
     assert str(store.index) == "i + 3*j + 12*n + 96*n_sector"
     assert str(store.value) == "workspace 0 of step[64*i + 16*j + n + 8*n_sector]"
-
-
-def rounded_then(after: Callable[[Tensor, Tensor], Tensor]) -> Contraction:
-    """A product of bfloat16 whose sums are rounded, then changed."""
-
-    def product(x: Tensor, y: Tensor) -> Tensor:
-        total = ops.matmul(*(ops.cast(one, float32) for one in (x, y)))
-        return after(total, ops.cast(ops.cast(total, bfloat16), float32))
-
-    return step_of(product, A, B, dtypes=(bfloat16, bfloat16))
-
-
-@pytest.mark.parametrize(
-    ("after", "dtype"),
-    [
-        (lambda total, rounded: ops.tanh(rounded) * rounded, bfloat16),
-        (lambda total, rounded: ops.tanh(rounded) * total, float32),
-    ],
-)
-def test_sums_that_are_only_used_rounded_are_stored_so(after, dtype):
-    step, workspaces = rounded_then(after), StepWorkspaces("step")
-    sums, loop = without_epilogue(step, workspaces)
-    (workspace,) = workspaces.made
-    found = plain_product(sums)
-    assert found is not None
-    assert found.product.result.dtype == workspace.dtype.name == dtype.name
-    value = f"{workspace.name}[7*i0 + i1]"
-    used = [one for one in postorder(stores_of(loop)[0].value) if isinstance(one, Load)]
-    assert [str(one) for one in used] == [value]
