@@ -22,8 +22,7 @@ from lamina.engines.gpu.schedule import (
     VECTOR_BYTES,
     WARP,
     ChainSchedule,
-    MatrixLoad,
-    TileLoad,
+    OperandLoad,
     element_bytes_of,
     whole_steps,
 )
@@ -110,7 +109,7 @@ class Parts(ABC, Generic[Tile, Place]):
             for one, tile, load in zip(grid.chain.sums, decided.tiles, decided.sums, strict=True)
         ]
 
-    def _row_side(self, view: Scalar, load: TileLoad | MatrixLoad) -> Side:
+    def _row_side(self, view: Scalar, load: OperandLoad) -> Side:
         (m,), tile = self._grid.chain.m, self._decided.tile_m
         return Side(view, m, self._grid.m_tiles, tile, load, *self._block)
 
@@ -119,9 +118,7 @@ class Parts(ABC, Generic[Tile, Place]):
         view, load = chain.products[number].right, decided.rights[number]
         return self._across(view, chain.k[0], tiles, decided.tile_k, load)
 
-    def _across(
-        self, view: Scalar, axis: Axis, tiles: Axis, tile: int, load: TileLoad | MatrixLoad
-    ) -> Side:
+    def _across(self, view: Scalar, axis: Axis, tiles: Axis, tile: int, load: OperandLoad) -> Side:
         """A side whose tile the work items of a row share."""
         items = self._decided.items_k
         width = math.gcd(self._decided.width, tile // items)

@@ -28,6 +28,7 @@ from lamina.engines.gpu.schedule import (
     WARP,
     ChainSchedule,
     MatrixLoad,
+    OperandLoad,
     StepSchedule,
     StepsSchedule,
     TileLoad,
@@ -173,8 +174,8 @@ def _scheduled(
     kind: str,
     shape: tuple[int, int, int, int, int],
     extents: tuple[int, Callable[[int], int]],
-    load: Callable[[Operand, int, int], TileLoad | MatrixLoad],
-    weights: TileLoad | MatrixLoad,
+    load: Callable[[Operand, int, int], OperandLoad],
+    weights: OperandLoad,
     bits: int,
     traits: Traits,
 ) -> ChainSchedule | None:

@@ -143,32 +143,46 @@ class ContractionSchedule(KernelSchedule):
 
 
 @frozen_dataclass
-class TileLoad:
+class OperandLoad:
     """How a tile of an operand is copied to local memory.
 
     Attributes:
-        along_k: whether neighbouring work items read neighbours along K; otherwise along m or n.
-        lanes: of the vectors that are read, along the same axis; 1 for scalars.
-        padding: unused elements after each row of m or n in local memory. Vectors along K are
-            written to several rows; with padding these are in different banks.
-        is_half: whether the tile is kept in the floats of 16 bits of which its elements are casts.
-            They are converted when they are multiplied, and not when they are copied.
+        along_k: whether neighbouring work items, and vectors, read neighbours along K; otherwise
+            along m or n.
+        lanes: of the vectors that are read; 1 for scalars.
+        padding: unused elements after each row in local memory; with them, elements that are
+            accessed together are in different banks.
     """
 
     along_k: bool
     lanes: int
     padding: int
-    is_half: bool = False
 
     def size(self, outer: int, k: int) -> int:
         """The elements in local memory of a tile of an extent along m or n, and along K."""
         return k * (outer + self.padding)
 
-    def __str__(self) -> str:
+    def _text(self, copied: str = "") -> str:
         vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
         padded = f", padded by {self.padding}" if self.padding else ""
-        half = ", kept in 16 bits" if self.is_half else ""
-        return f"{vectors} along {'k' if self.along_k else 'the result'}{padded}{half}"
+        return f"{vectors} along {'k' if self.along_k else 'the result'}{copied}{padded}"
+
+
+@frozen_dataclass
+class TileLoad(OperandLoad):
+    """A tile that work items multiply by themselves: its rows in local memory run along m or n.
+
+    Vectors along K are written to several rows.
+
+    Attributes:
+        is_half: whether the tile is kept in the floats of 16 bits of which its elements are casts.
+            They are converted when they are multiplied, and not when they are copied.
+    """
+
+    is_half: bool = False
+
+    def __str__(self) -> str:
+        return self._text() + (", kept in 16 bits" if self.is_half else "")
 
 
 @frozen_dataclass
@@ -277,34 +291,23 @@ class TreeSchedule(KernelSchedule):
 
 
 @frozen_dataclass
-class MatrixLoad:
-    """How a tile is copied to local memory, for instructions on matrices.
+class MatrixLoad(OperandLoad):
+    """A tile for instructions on matrices: its rows in local memory run along K if vectors do.
+
+    Warpgroups multiply TF32 only in rows along K, and exchange chunks of rows in place of padding.
 
     Attributes:
-        along_k: whether rows in local memory run along K, as vectors do that are read from the
-            buffer; otherwise along m or n. Warpgroups multiply TF32 only in rows along K.
-        lanes: of these vectors; 1 for scalars.
-        padding: unused elements after each row; with them, rows that are read together are in
-            different banks. 0 if warpgroups read it, for which chunks of rows are exchanged.
         is_asynchronous: whether the device copies vectors of 16 bytes without registers.
     """
 
-    along_k: bool
-    lanes: int
-    padding: int
     is_asynchronous: bool
 
     def size(self, outer: int, k: int) -> int:
-        """The elements in local memory of a tile of an extent along m or n, and along K."""
         rows, row = (outer, k) if self.along_k else (k, outer)
         return rows * (row + self.padding)
 
     def __str__(self) -> str:
-        vectors = f"vectors of {self.lanes}" if self.lanes > 1 else "elements"
-        copied = "copied asynchronously" if self.is_asynchronous else "copied"
-        along = f"along {'k' if self.along_k else 'the result'}"
-        padded = f", padded by {self.padding}" if self.padding else ""
-        return f"{vectors} {along}, {copied}{padded}"
+        return self._text(", copied asynchronously" if self.is_asynchronous else ", copied")
 
 
 def whole_steps(extent: int, step: int) -> int:
@@ -407,10 +410,10 @@ class ChainSchedule(KernelSchedule):
     width: int
     lengths: tuple[int, ...]
     tiles: tuple[int, ...]
-    lefts: tuple[TileLoad | MatrixLoad, ...]
-    rights: tuple[TileLoad | MatrixLoad, ...]
-    sums: tuple[TileLoad | MatrixLoad, ...]
-    weights: TileLoad | MatrixLoad
+    lefts: tuple[OperandLoad, ...]
+    rights: tuple[OperandLoad, ...]
+    sums: tuple[OperandLoad, ...]
+    weights: OperandLoad
     local_bytes: int
     is_launched: bool
     position_bits: int

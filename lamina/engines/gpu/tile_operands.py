@@ -18,7 +18,7 @@ from lamina.codegen.matrix import half_of
 from lamina.codegen.primitives import element
 from lamina.codegen.values import Type, Value, constant
 from lamina.engines.gpu.products import run_along
-from lamina.engines.gpu.schedule import MatrixLoad, TileLoad
+from lamina.engines.gpu.schedule import OperandLoad, TileLoad
 from lamina.engines.gpu.work_item import ItemPoints, along_lanes, clamped, clamped_inside
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
@@ -50,7 +50,7 @@ class Side:
     axis: Axis
     tiles: Axis
     tile: int
-    load: TileLoad | MatrixLoad
+    load: OperandLoad
     block: int
     items: int
     position: Index
