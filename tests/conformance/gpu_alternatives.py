@@ -79,15 +79,11 @@ def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]
 
 def legal_chains(chain: Chain, bits: int, target: Target, traits: Traits) -> Iterator[StepSchedule]:
     """Correct schedules with odd tiles, and the one that stores all products."""
-    for tile in ((8, 8, 2, 2), (6, 10, 3, 5), (16, 4, 1, 4), (4, 12, 4, 1)):
-        for own in (bits, 64):
-            tiled = tiled_chain(chain, tile, own, traits)
-            if tiled is not None:
-                yield tiled
-    for tile in ((16, 16, 1), (32, 48, 2), (64, 16, 2)):
-        matrix = matrix_chain(chain, tile, bits, traits)
-        if matrix is not None:
-            yield matrix
+    tiles = (8, 8, 2, 2), (6, 10, 3, 5), (16, 4, 1, 4), (4, 12, 4, 1)
+    found = [tiled_chain(chain, tile, own, traits) for tile in tiles for own in (bits, 64)]
+    warps = (16, 16, 1), (32, 48, 2), (64, 16, 2)
+    found += [matrix_chain(chain, tile, bits, traits) for tile in warps]
+    yield from (one for one in found if one is not None)
     steps = stored_steps(chain, StepWorkspaces(chain.name))
     yield StepsSchedule(STORED, tuple(next(candidates(one, target, traits)) for one in steps))
 

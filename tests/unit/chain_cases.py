@@ -78,23 +78,16 @@ class ChainCase:
         leaves = self.leaves()
         scale = self.shape[4] ** -0.5
         attributes: dict[str, object] = {"causal": self.causal, "scale": scale}
-        operands = list(leaves)
-        if isinstance(self.products, DType):
-            half = self.products
-            operands[:3] = [rounded(x, half) for x in leaves[:3]]
-            attributes["products"] = half
-        elif self.products is not None:
-            attributes["tf32"] = True
+        half = self.products if isinstance(self.products, DType) else None
+        operands = [rounded(x, half) if half else x for x in leaves[:3]] + leaves[3:]
+        if self.products is not None:
+            attributes |= {"products": half} if half else {"tf32": True}
         if "bias" in self.others:
             attributes["biased"] = True
         result = apply(ATTENTION, *operands, **attributes)
         if self.products is not None:
             # As in mixed precision, what arrives is rounded too.
-            half = self.products
-            upstream = result * result * 3
-            arriving = [
-                rounded(x, half) if isinstance(half, DType) else x for x in (upstream, result)
-            ]
+            arriving = [rounded(x, half) if half else x for x in (result * result * 3, result)]
             gradients_ = [
                 apply(ATTENTION_GRADIENT, *arriving, *operands, **attributes, operand=number)
                 for number in range(3)
