@@ -40,8 +40,8 @@ def by_threads(
     if size > PIECE_BYTES:
         shielded(lambda: _by_threads(work, done))
         return
-    for number, one in enumerate(work):
-        one()
+    for number, piece in enumerate(work):
+        piece()
         done(number)
 
 
@@ -50,13 +50,13 @@ def _by_threads(work: Sequence[Callable[[], object]], done: Callable[[int], obje
 
     # A process that was forked has none of the threads.
     threads = _threads(os.getpid())
-    begun = [threads.submit(one) for one in work]
+    futures = [threads.submit(piece) for piece in work]
     try:
-        for number, one in enumerate(begun):
-            one.result()
+        for number, future in enumerate(futures):
+            future.result()
             done(number)
     finally:
-        wait(begun)
+        wait(futures)
 
 
 @cache

@@ -156,9 +156,9 @@ class _Lazy(ModuleType):
         return sorted({*vars(self).keys() - hidden - modules, *self._homes})
 
     def _submodule(self, name: str) -> ModuleType:
-        whole = f"{self.__name__}.{name}"
-        if not name.startswith("_") and PathFinder.find_spec(whole, self.__path__):
-            return import_module(whole)
+        full_name = f"{self.__name__}.{name}"
+        if not name.startswith("_") and PathFinder.find_spec(full_name, self.__path__):
+            return import_module(full_name)
         from lamina.errors import UnknownAttribute  # only errors need it
 
         raise UnknownAttribute(self, name)

@@ -149,32 +149,32 @@ def _init(cls: Any) -> Any:
     names: dict[str, object] = {"_set": object.__setattr__, "_factory": _FACTORY}
     positional, by_name, lines = ["self"], ["*"], list[str]()
     annotations: dict[str, Any] = {}
-    every: tuple[Field[Any], ...] = fields(cls)
-    for one in every:
-        name, value, default = one.name, one.name, f"_default_{one.name}"
-        if one.default is not MISSING:
-            names[default] = one.default
-        elif one.default_factory is not MISSING:
-            names[default], names[f"_make_{name}"] = _FACTORY, one.default_factory
-            value = f"_make_{name}() if {name if one.init else default} is _factory else {name}"
-        if one.init:
-            annotations[name] = one.type
+    specs: tuple[Field[Any], ...] = fields(cls)
+    for spec in specs:
+        name, value, default = spec.name, spec.name, f"_default_{spec.name}"
+        if spec.default is not MISSING:
+            names[default] = spec.default
+        elif spec.default_factory is not MISSING:
+            names[default], names[f"_make_{name}"] = _FACTORY, spec.default_factory
+            value = f"_make_{name}() if {name if spec.init else default} is _factory else {name}"
+        if spec.init:
+            annotations[name] = spec.type
             parameter = f"{name}={default}" if default in names else name
-            (by_name if one.kw_only else positional).append(parameter)
-        elif one.default is not MISSING:
+            (by_name if spec.kw_only else positional).append(parameter)
+        elif spec.default is not MISSING:
             value = default
-        if one.init or default in names:
+        if spec.init or default in names:
             lines.append(f"_set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     parameters = ", ".join([*positional, *(by_name if len(by_name) > 1 else [])])
-    lines = [f"def __init__({parameters}):", *(f" {one}" for one in [*lines, "pass"])]
+    lines = [f"def __init__({parameters}):", *(f" {line}" for line in [*lines, "pass"])]
     text = "\n ".join([f"def make({', '.join(names)}):", *lines, "return __init__"])
     # File names of generated code begin with "<"; `source_line` skips them.
     code = compile(text, f"<{cls.__module__}.{cls.__qualname__}>", "exec")
-    module, found = sys.modules.get(cls.__module__), dict[str, Any]()
-    exec(code, vars(module) if module else {}, found)
-    method = found["make"](**names)
+    module, namespace = sys.modules.get(cls.__module__), dict[str, Any]()
+    exec(code, vars(module) if module else {}, namespace)
+    method = namespace["make"](**names)
     method.__qualname__ = f"{cls.__qualname__}.__init__"
     method.__annotations__ = annotations | {"return": None}
     return method

@@ -203,14 +203,14 @@ class Interface:
 
     Attributes:
         kinds: the kinds of the parameters, by name; parameters without a known kind are missing.
-        own: whether it is part of Lamina, not the user's.
+        is_lamina: whether it is part of Lamina, not the user's.
     """
 
     name: str
     signature: inspect.Signature
     kinds: Mapping[str, Kind]
     owner: type | None
-    own: bool = True
+    is_lamina: bool = True
 
     def call(
         self, function: Callable[..., Result], values: Sequence[Any], options: Mapping[str, Any]
@@ -310,7 +310,7 @@ class Interface:
         kind = self.kinds.get(name)
         how = self.signature.parameters[name].kind
         if kind is None:
-            if self.own:
+            if self.is_lamina:
                 return value
             return {n: _plain(v) for n, v in value.items()} if how == _ANY else _plain(value)
         try:

@@ -15,7 +15,7 @@ from lamina.foreign import nearest, spelling, spellings, spellings_by_owner
 if TYPE_CHECKING:
     from lamina.checks.calls import Interface
 
-# Where parameters are listed that Lamina does not need: those of any call, and of the signatures.
+# The keys of parameters that Lamina does not need: of all calls, and of single signatures.
 _EVERYWHERE, _HERE = "left-out-everywhere", "left-out"
 
 
@@ -29,9 +29,9 @@ def advice_on_option(
     """
     ours = _options_here(callee, unknown)
     names = f"Here it is called {' and '.join(ours)}." * bool(ours)
-    whole = advice_on_call(callee, values, options)
-    if names or whole:
-        return f"{names} {whole}".strip()
+    advice = advice_on_call(callee, values, options)
+    if names or advice:
+        return f"{names} {advice}".strip()
     bases = [base.__name__ for base in callee.owner.__mro__] if callee.owner else [callee.name]
     owners = [*(f"{name}()" for name in bases), *(f"({option})" for option in callee.accepted)]
     near = nearest(unknown, callee.accepted)
@@ -44,30 +44,30 @@ def advice_on_call(callee: Interface, values: Sequence[Any], options: Mapping[st
         return ""
     here = f"{callee.name}()"
     listed = spellings_by_owner().get(here, {})
-    meanings = {name: found[0] for name, found in listed.items() if name[0] == "("}
+    meanings = {name: words[0] for name, words in listed.items() if name[0] == "("}
     # PyTorch's optimizers, written without the parameters, come last.
     without = [f"({one.removeprefix('(params ')}" for one in meanings if one.startswith("(params ")]
     signatures = [*meanings, f"([{' '.join(callee.accepted)}])", *without]
-    found: dict[str, str] = {}
+    calls: dict[str, str] = {}
     for signature in signatures:
         try:
             call, reasons = _Translation(callee, signature).of(values, options)
         except _Unfit:
             continue
-        found.setdefault(call, call + ": " * bool(reasons) + "; ".join(reasons))
+        calls.setdefault(call, call + ": " * bool(reasons) + "; ".join(reasons))
     written = spelling([here], "...")
-    if written and (values or not found):
+    if written and (values or not calls):
         return written
-    if not found:
+    if not calls:
         given = dict(zip(_names(signatures[len(meanings) - 1])[0], values, strict=False))
         given |= {**dict(zip(callee.positional, values, strict=False)), **options}
         texts = [_on_value(callee, name, value) for name, value in given.items()]
         return next((text for text in texts if text.endswith(".")), "")
-    ambiguous = len(found) > 1 and any(" " in meaning for meaning in meanings.values())
+    ambiguous = len(calls) > 1 and any(" " in meaning for meaning in meanings.values())
     if ambiguous and values and not _is_unlikely(callee.name, values):
-        first, second = map(" ".join, zip(found, meanings.values(), strict=False))
+        first, second = map(" ".join, zip(calls, meanings.values(), strict=False))
         return f"Write {first}, or {second}."
-    return f"Write {next(iter(found.values()))}."
+    return f"Write {next(iter(calls.values()))}."
 
 
 # Windows of usual convolutions are smaller.

@@ -56,8 +56,8 @@ class Misfit(Exception):
         expected: the kind in words: "a whole number of at least 1".
         example: an example of a right value, `"{name} >= 1"`; by default `expected`.
         problem: the problem, instead of "{name} must be ...".
-        advice: a full sentence: what to do about it.
-        found: the value as text; by default its `repr`.
+        advice: the remedy, a full sentence.
+        value_text: the value as text; by default its `repr`.
         part: the faulty part of the value, "[1]"; "" for the whole.
     """
 
@@ -68,20 +68,20 @@ class Misfit(Exception):
         *,
         problem: str = "",
         advice: str = "",
-        found: str = "",
+        value_text: str = "",
     ) -> None:
         super().__init__(expected)
         self.expected = expected
         self.example = example or expected
         self.problem = problem or f"{{name}} must be {expected}"
         self.advice = advice
-        self.found = found
+        self.value_text = value_text
         self.part = ""
 
     def within(self, part: str, value: object) -> Misfit:
         """The same misfit, of the tuple that has this value as its part `"[1]"`; returns self."""
         self.part = part + self.part
-        self.found = self.found or shown(value)
+        self.value_text = self.value_text or shown(value)
         return self
 
 
@@ -97,7 +97,7 @@ def refusal(
     """The error for a value that is not of its kind; the subject owns the argument."""
     texts = (misfit.problem, misfit.example, misfit.advice)
     problem, example, advice = (text.replace("{name}", name + misfit.part) for text in texts)
-    facts = (*facts, ("expected", example), ("found", misfit.found or shown(value)))
+    facts = (*facts, ("expected", example), ("found", misfit.value_text or shown(value)))
     return DefinitionError(subject + problem, facts=facts, where=where, advice=advice)
 
 
@@ -388,7 +388,7 @@ class Instance(Kind):
             name,
             problem=self.problem,
             advice=_made(value) or self.advice,
-            found=shown(value) if isinstance(value, type) else type(value).__name__,
+            value_text=shown(value) if isinstance(value, type) else type(value).__name__,
         )
 
 
@@ -510,7 +510,7 @@ class AnyOf(Kind):
             ", or ".join(misfit.expected for misfit in misfits),
             " or ".join(misfit.example for misfit in misfits),
             advice=next((misfit.advice for misfit in misfits if misfit.advice), ""),
-            found=next((misfit.found for misfit in misfits if misfit.found), ""),
+            value_text=next((misfit.value_text for misfit in misfits if misfit.value_text), ""),
         )
 
 

@@ -50,8 +50,8 @@ class _Fields(Kind):
         needed = [f.name for f in fields(self.record) if f.default is f.default_factory is MISSING]
         absent = [name for name in needed if name not in table]
         if unknown or absent:
-            found = f"{'no ' * (not unknown)}{(unknown or absent)[0]!r}"
-            raise Misfit(f"a table of {', '.join(kinds)}", found=found)
+            key = f"{'no ' * (not unknown)}{(unknown or absent)[0]!r}"
+            raise Misfit(f"a table of {', '.join(kinds)}", value_text=key)
         return self.record(**{n: _within(kinds[n], n, entry) for n, entry in table.items()})
 
 
@@ -64,7 +64,7 @@ class _Table(Kind):
 
     def read(self, value: Any, operands: Operands = ()) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise Misfit("a table of names", found=shown(value))
+            raise Misfit("a table of names", value_text=shown(value))
         table = cast(dict[str, Any], value)
         return {name: _within(self.kind, name, entry) for name, entry in table.items()}
 

@@ -1,8 +1,8 @@
 """Data sets in memory, streams, readers of common file formats, and a small data set.
 
 Comes in: arrays, frames and files of the user. Leaves: checked arrays, one batch after another.
-Nothing here knows a network. Read `dataset.py` first, then `stream.py`. `load.py` has the formats
-of arrays, `csv_text.py` those of tables.
+Nothing here knows a network. Read `dataset.py` first, then `stream.py`. `load.py` reads files of
+arrays, `csv_text.py` tables.
 """
 
 from lamina.base.lazy import loaded_when_used

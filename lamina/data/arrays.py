@@ -115,10 +115,10 @@ def _of_frame(frame: Any, array: Array) -> Array:
         return array
     if array.ndim == 2 and all(isinstance(value, Real | np.bool_) for value in array.flat):
         return array.astype(np.float64)
-    found = type(frame).__name__
+    kind = type(frame).__name__
     raise DataError(
         "the columns of a data frame are not coded",
-        facts=(("expected", "arrays, or a data frame of numbers without gaps"), ("found", found)),
+        facts=(("expected", "arrays, or a data frame of numbers without gaps"), ("found", kind)),
         advice="Code them: lm.data.from_frame(frame, target='NAME'); for further frames "
         "model.coding.dataset(frame), or model.coding.inputs(frame) without targets.",
     )
@@ -360,17 +360,17 @@ def _check_array(name: str, value: object) -> None:
 
 
 def _check_sparse(name: str, matrix: Array) -> None:
-    found = ("found", f"a sparse matrix, {full_text(matrix)}")
+    fact = ("found", f"a sparse matrix, {full_text(matrix)}")
     if not name.startswith("inputs"):
         raise DataError(
             f"the {name} are a sparse matrix",
-            facts=(("expected", "a NumPy array"), found),
+            facts=(("expected", "a NumPy array"), fact),
             advice="Only inputs may be sparse. Make an array: matrix.toarray().",
         )
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise DataError(
             f"the {name} are sparse, and have no examples with features",
-            facts=(("expected", "two axes, examples and features, not of length 0"), found),
+            facts=(("expected", "two axes, examples and features, not of length 0"), fact),
             advice="The first axis counts the examples: matrix.reshape((1, -1)) makes it.",
         )
     _check_dtype(name, matrix)
@@ -494,10 +494,10 @@ def _require_range(array: Array, target: DType, name: str) -> None:
         return
     least, most = int(array.min()), int(array.max())
     if least < limits.min or most > limits.max:
-        found = str(least if least < limits.min else most)
+        extreme = str(least if least < limits.min else most)
         raise DataError(
             f"{name} has numbers that {target.name} cannot hold",
-            facts=(("expected", f"{limits.min} to {limits.max}"), ("found", found)),
+            facts=(("expected", f"{limits.min} to {limits.max}"), ("found", extreme)),
             where=name,
             advice="Scale them, or give the input another dtype: lm.Input(..., dtype='int64').",
         )

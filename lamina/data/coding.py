@@ -66,7 +66,7 @@ class Column:
         words: the known words, sorted.
         gap: the number in place of missing ones; None refuses them.
         indicator: whether a further feature states where a number is missing.
-        mean, deviation: the numbers are shifted by the mean, then divided by the deviation.
+        mean, deviation: the shift and the divisor of the numbers: (number - mean) / deviation.
     """
 
     name: str
@@ -267,7 +267,7 @@ def require_equal(coding: Coding, other: Coding, *, is_training: bool = False) -
     if different is None:
         return
     label, a, b = different
-    expected, found = label + _text(a, b), label + _text(b, a)
+    expected, other_text = label + _text(a, b), label + _text(b, a)
     problem = f"the {'table' if coding.columns else 'folder'} is coded otherwise than the "
     what, calls = "tables", ("'test.csv'", "frame")
     if not coding.columns:
@@ -279,11 +279,11 @@ def require_equal(coding: Coding, other: Coding, *, is_training: bool = False) -
         "data.split(0.8)."
     )
     if not is_training:
-        facts = (("expected", expected), ("found", found))
+        facts = (("expected", expected), ("found", other_text))
         raise DataError(f"{problem}training data", facts=facts, advice=advice)
     warn(
-        f"{problem}data on which the model was trained before: expected {expected}, found {found}. "
-        f"{advice}"
+        f"{problem}data on which the model was trained before: expected {expected}, "
+        f"found {other_text}. {advice}"
     )
 
 
@@ -374,17 +374,17 @@ def _require_columns(coding: Coding, names: Sequence[str], given: Collection[Any
     """Requires columns of these names, in a table that has the given ones."""
     absent = [name for name in names if name not in map(str, given)]
     inputs = [column.name for column in coding.columns if column.name in absent]
-    found = ", ".join(map(str, given)) or "none"
+    column_names = ", ".join(map(str, given)) or "none"
     if inputs:
         raise DataError(
             "columns are missing",
-            facts=(("missing", ", ".join(inputs)), ("found", found)),
+            facts=(("missing", ", ".join(inputs)), ("found", column_names)),
             advice="Give a table with the columns with which the model was trained.",
         )
     if absent:
         raise DataError(
             "the column of targets is missing",
-            facts=(("expected", absent[0]), ("found", found)),
+            facts=(("expected", absent[0]), ("found", column_names)),
             advice="coding.inputs(frame) needs no targets.",
         )
 
@@ -539,10 +539,10 @@ def targets_of(column: Column, values: Array) -> Array:
         codes = _codes(column, targets) - 1
         if codes.min() < 0:
             example = int(codes.argmin())
-            found = f"{targets[example]!r} in row {example}"
+            target = f"{targets[example]!r} in row {example}"
             raise DataError(
                 f"a target is not one of the known words of {column.name!r}",
-                facts=(("expected", ", ".join(column.words)), ("found", found)),
+                facts=(("expected", ", ".join(column.words)), ("found", target)),
                 advice="Make the coding of a table that has all classes.",
             )
         return codes

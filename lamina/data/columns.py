@@ -83,10 +83,10 @@ def require_float32(name: str, numbers: Array, given: Array, where: Where = in_r
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
         row = int(broken[0])
-        found = f"{given[row]:g} {where(row)}"
+        number = f"{given[row]:g} {where(row)}"
         raise DataError(
             f"the column {name!r} has a number that float32 cannot hold",
-            facts=(("expected", "numbers up to 3.4e+38"), ("found", found)),
+            facts=(("expected", "numbers up to 3.4e+38"), ("found", number)),
             advice="Correct it, scale the column, or make it a missing number: NaN, or an empty "
             "cell.",
         )
@@ -222,10 +222,10 @@ def of_cells(
         kind = _found_kind(name, cells, counts, where, decimal)
     elif not all(map(kinds[kind].fits, counts)):
         marks = " with decimal commas" * (kind == "number" and decimal == ",")
-        found = _other(cells, kinds[kind].fits, where)
+        other_cell = _other(cells, kinds[kind].fits, where)
         raise DataError(
             f"the column {name!r} is of another kind",
-            facts=(("expected", f"{kind}s{marks}"), ("found", found)),
+            facts=(("expected", f"{kind}s{marks}"), ("found", other_cell)),
             advice=f"Correct it, or leave it empty if the {kind} is missing.",
         )
     if kind == "word":
@@ -248,10 +248,10 @@ def _found_kind(
         if total and fitting == total:
             return kind
         if total and fitting >= _NEARLY_ALL * total:
-            found = _other(cells, notation.fits, where)
+            other_cell = _other(cells, notation.fits, where)
             raise DataError(
                 f"nearly all cells of the column {name!r} are {kind}s",
-                facts=(("expected", f"{kind}s in all {total:,} cells"), ("found", found)),
+                facts=(("expected", f"{kind}s in all {total:,} cells"), ("found", other_cell)),
                 advice=f"Correct the cell, or empty it if the {kind} is missing. If the column is "
                 f"of words, say so: kinds={{{name!r}: 'word'}}, or --kind {_quoted(name)}=word.",
             )

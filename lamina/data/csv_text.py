@@ -196,7 +196,7 @@ def _no_utf8(path: Path) -> FileFormatError:
     with open_regular(path) as file:
         content = file.read()
     if content[:2] in _UTF_16:
-        found, encoding = "UTF-16", "utf-16"
+        evidence, encoding = "UTF-16", "utf-16"
     else:
         try:
             content.decode()
@@ -205,10 +205,10 @@ def _no_utf8(path: Path) -> FileFormatError:
             position = error.start
         byte, line = content[position : position + 1], content.count(b"\n", 0, position) + 1
         encoding = "latin1"
-        found = f"byte 0x{byte.hex()} in line {line}, {byte.decode(encoding)!r} in Latin-1"
+        evidence = f"byte 0x{byte.hex()} in line {line}, {byte.decode(encoding)!r} in Latin-1"
     return FileFormatError(
         "the table has another encoding than UTF-8",
-        facts=(("expected", "UTF-8"), ("found", found)),
+        facts=(("expected", "UTF-8"), ("found", evidence)),
         advice=f"Save it as UTF-8, or convert it: iconv -f {encoding} -t utf-8 {path.name}",
     )
 
@@ -401,10 +401,10 @@ def column_number(targets: str | int | None, names: Sequence[str]) -> int:
     if targets in names:
         return list(names).index(cast(str, targets))
     headed = names[0] != "0"
-    found = ", ".join(names) if headed else f"{len(names)} columns without names"
+    columns = ", ".join(names) if headed else f"{len(names)} columns without names"
     raise DataError(
         f"there is no column {targets!r}",
-        facts=(("expected", f"0 to {len(names) - 1}, or a name"), ("found", found)),
+        facts=(("expected", f"0 to {len(names) - 1}, or a name"), ("found", columns)),
         advice="Give the name of the column of targets in the header, or its number.",
     )
 

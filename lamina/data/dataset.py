@@ -49,10 +49,10 @@ def _positions(value: Any) -> Array:
     problem = "the positions of examples must be a row of integers"
     positions = to_array(value, problem)
     if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
-        found = f"{positions.dtype}{shape_text(positions.shape)}"
+        array_type = f"{positions.dtype}{shape_text(positions.shape)}"
         raise DataError(
             problem,
-            facts=(("expected", "i64[any number from 1]"), ("found", found)),
+            facts=(("expected", "i64[any number from 1]"), ("found", array_type)),
             advice="numpy.flatnonzero(mask) makes positions of a mask.",
         )
     return positions
@@ -206,10 +206,10 @@ class Dataset(Named, metaclass=Called):
         targets = self.targets
         if not isinstance(targets, np.ndarray) or as_dtype(targets.dtype).kind != "int":
             several = f"{len(self.target_arrays)} arrays"
-            found = full_text(targets) if isinstance(targets, np.ndarray) else several
+            text = full_text(targets) if isinstance(targets, np.ndarray) else several
             raise DataError(
                 "the targets are not class labels",
-                facts=(("expected", "one array of integers from 0"), ("found", found)),
+                facts=(("expected", "one array of integers from 0"), ("found", text)),
                 advice="Only targets of an integer type have classes.",
             )
         smallest = int(targets.min())
@@ -264,10 +264,10 @@ class Dataset(Named, metaclass=Called):
         positions = np.asarray(indices)
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high >= len(self):
-            found = str(low if low < 0 else high)
+            position = str(low if low < 0 else high)
             raise DataError(
                 "a position is outside the data set",
-                facts=(("expected", f"0 to {len(self) - 1}"), ("found", found)),
+                facts=(("expected", f"0 to {len(self) - 1}"), ("found", position)),
                 advice="Positions count from 0; negative ones do not count from the end.",
             )
         return self._select(positions)
@@ -283,10 +283,10 @@ class Dataset(Named, metaclass=Called):
         """
         end = len(self) if stop is None else stop
         if not 0 <= start < end <= len(self):
-            found = f"start {start}, stop {end}"
+            bounds = f"start {start}, stop {end}"
             raise DataError(
                 "there is no such range of examples in the data set",
-                facts=(("expected", f"0 <= start < stop <= {len(self)}"), ("found", found)),
+                facts=(("expected", f"0 <= start < stop <= {len(self)}"), ("found", bounds)),
                 advice="Choose a range that contains at least one example.",
             )
         return self._select(slice(start, end))
@@ -417,8 +417,8 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
         )
     elif isinstance(given, float):  # a share
         advice = spelling(["(validation)"], "validation_split")
-    found = type_text(value)
-    facts = (("expected", "a Dataset, a pair (x, y) of arrays, or an array"), ("found", found))
+    kind = type_text(value)
+    facts = (("expected", "a Dataset, a pair (x, y) of arrays, or an array"), ("found", kind))
     raise DataError("this is not a data set", facts=facts, advice=advice)
 
 

@@ -136,10 +136,10 @@ def _is_gap(value: Any) -> bool:
         return False  # an array
 
 
-def _unknown(name: str, found: str, advice: str = "Convert it, or leave it out.") -> DataError:
+def _unknown(name: str, content: str, advice: str = "Convert it, or leave it out.") -> DataError:
     return DataError(
         f"the column {name!r} cannot be coded",
-        facts=(("expected", "numbers, bools, words or dates"), ("found", found)),
+        facts=(("expected", "numbers, bools, words or dates"), ("found", content)),
         where="from_frame",
         advice=advice,
     )

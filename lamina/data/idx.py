@@ -132,9 +132,9 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
         ("size on disk", f"{size_on_disk:,} bytes{', compressed' if compressed else ''}"),
     )
 
-    def fault(is_short: bool, *found: tuple[str, str]) -> FileFormatError:
+    def fault(is_short: bool, *more: tuple[str, str]) -> FileFormatError:
         problem = "is truncated" if is_short else "goes on after its last element"
-        return FileFormatError(f"the file {problem}", facts=(*facts, *found), advice=RESTORE)
+        return FileFormatError(f"the file {problem}", facts=(*facts, *more), advice=RESTORE)
 
     if not compressed and declared != size_on_disk:
         raise fault(size_on_disk < declared)
@@ -147,8 +147,8 @@ def _read_stream(stream: BinaryIO | gzip.GzipFile, size_on_disk: int, *, compres
         raise fault(True) from None
     if len(content) != payload:
         is_short = len(content) < payload
-        found = f"{header_bytes + len(content):,} bytes{'' if is_short else ' or more'}"
-        raise fault(is_short, ("found", found))
+        size = f"{header_bytes + len(content):,} bytes{'' if is_short else ' or more'}"
+        raise fault(is_short, ("found", size))
     array = np.frombuffer(content, dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
 
@@ -170,8 +170,8 @@ def _read_header(stream: BinaryIO | gzip.GzipFile) -> tuple[np.dtype[Any], tuple
         raise FileFormatError("the number of axes is impossible", facts=facts, advice=RESTORE)
     encoded = read_at_most(stream.read, 4 * rank)
     if len(encoded) < 4 * rank:
-        found = f"{4 + len(encoded)} bytes"
-        facts = (("expected", f"{4 + 4 * rank} bytes of header"), ("found", found))
+        size = f"{4 + len(encoded)} bytes"
+        facts = (("expected", f"{4 + 4 * rank} bytes of header"), ("found", size))
         raise FileFormatError("the file ends within its header", facts=facts, advice=RESTORE)
     shape: tuple[int, ...] = struct.unpack(f">{rank}I", encoded)
     if 0 in shape:

@@ -109,10 +109,10 @@ def _read_picture(
             mode = _MODES[image.mode]
             shape = (1 if mode == "L" else 3, image.height, image.width)
             if like is not None and shape != like[1]:
-                found = _describe(shape)
+                size = _describe(shape)
                 raise DataError(
                     "the pictures differ in size or colour",
-                    facts=(("expected", f"{_describe(like[1])} as in {like[0]}"), ("found", found)),
+                    facts=(("expected", f"{_describe(like[1])} as in {like[0]}"), ("found", size)),
                     advice="Bring all pictures to one size, and all to grey or all to colour.",
                 )
             pixels = np.asarray(image.convert(mode), np.uint8)
@@ -121,22 +121,22 @@ def _read_picture(
 
 def _require_readable(image: Any) -> None:
     """Requires a single picture without transparency."""
-    found, frames = image.mode, getattr(image, "n_frames", 1)
+    description, frames = image.mode, getattr(image, "n_frames", 1)
     problem, expected = "", ", ".join(_MODES)
     advice = "Convert it to grey (L) or colour (RGB) first."
     if frames > 1 and image.format != "MPO":  # a JPEG of a camera, with a preview
-        problem, expected, found = "has several frames", "one", f"{frames} frames"
+        problem, expected, description = "has several frames", "one", f"{frames} frames"
         advice = "Save the frame that counts as a picture of its own."
     elif image.mode not in _MODES:
         problem = "cannot be read without loss"
     elif image.has_transparency_data:
         alphas = image.convert("RGBA").getchannel("A")
         if alphas.getextrema()[0] < 255:
-            problem, found = "is transparent", f"{found} with transparent pixels"
+            problem, description = "is transparent", f"{description} with transparent pixels"
             expected = "opaque pixels"
             advice = "Put it on a background first, and convert it to colour (RGB) or grey (L)."
     if problem:
-        facts = (("expected", expected), ("found", found))
+        facts = (("expected", expected), ("found", description))
         raise DataError(f"the picture {problem}", facts=facts, advice=advice)
 
 

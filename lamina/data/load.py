@@ -156,10 +156,10 @@ def _mapped(path: Path, targets: PathLike | int | None, on_disk: bool | None) ->
     elif kind == "hdf5" and not isinstance(targets, int):
         arrays = mapped_hdf5(path, None if targets is None else os.fspath(targets))
     if arrays is None and on_disk:
-        found = f"{kind}, or another order of bytes or axes"
+        layout = f"{kind}, or another order of bytes or axes"
         raise DataError(
             "the arrays of this file cannot be mapped into memory",
-            facts=(("expected", ".npy, or HDF5 without compression and chunks"), ("found", found)),
+            facts=(("expected", ".npy, or HDF5 without compression and chunks"), ("found", layout)),
             advice="Read it in chunks: lm.data.Stream(lm.data.in_chunks(path)), or leave out "
             "on_disk=True.",
         )
@@ -213,10 +213,10 @@ def _kind(path: Path) -> str:
     by_name = SUFFIXES.get(path.suffix.lower())
     if by_name is not None and beginning:
         return by_name
-    found = f"{path.suffix or 'no'} ending, first bytes {beginning.hex(' ') or 'none'}"
+    evidence = f"{path.suffix or 'no'} ending, first bytes {beginning.hex(' ') or 'none'}"
     raise FileFormatError(
         "the file is empty" if not beginning else "the kind of file is not known",
-        facts=(("expected", _FORMATS), ("found", found)),
+        facts=(("expected", _FORMATS), ("found", evidence)),
         advice="Read the data by other means, and wrap the arrays: lamina.data.Dataset(x, y).",
     )
 

@@ -90,10 +90,10 @@ class EpochExamples:
 
 def _require_like(before: Array, array: Array, number: int) -> None:
     if before.shape[1:] != array.shape[1:] or before.dtype != array.dtype:
-        expected, found = (f"{a.dtype}, each example {[*a.shape[1:]]}" for a in (before, array))
+        expected, batch = (f"{a.dtype}, each example {[*a.shape[1:]]}" for a in (before, array))
         raise DataError(
             "the batches of the stream differ",
-            facts=(("expected", expected), ("found", found)),
+            facts=(("expected", expected), ("found", batch)),
             where=f"batch {number} of the stream",
             advice="Give all batches one dtype and examples of one shape.",
         )

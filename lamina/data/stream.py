@@ -254,10 +254,10 @@ def _no_names(value: Any, coding: Coding) -> DataError:
     names = [repr(column.name) for column in coding.columns]
     more = ", ..." if len(names) > 2 else ""
     row = ", ".join(f"{name}: value" for name in names[:2])
-    found = f"a {type(value).__name__} of {len(value)} values"
+    row_type = f"a {type(value).__name__} of {len(value)} values"
     return DataError(
         "a row of a table has no names of columns",
-        facts=(("expected", f"a dict {{{row}{more}}}, or a data frame"), ("found", found)),
+        facts=(("expected", f"a dict {{{row}{more}}}, or a data frame"), ("found", row_type)),
         where="predict",
         advice=f"A row by its names: model.predict({{{row}{more}}}). A row of a frame as a frame: "
         "frame.iloc[[0]].",

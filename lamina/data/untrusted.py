@@ -53,8 +53,8 @@ def _error_of(error: Exception, path: Path, kind: str) -> LaminaError:
             problem = "the data does not fit into memory"
             advice = "Split the file, or use a machine with more memory."
         case _:
-            found = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            facts = (("expected", kind), ("found", found))
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            facts = (("expected", kind), ("found", cause))
             return FileFormatError("the file is damaged", facts=facts, advice=RESTORE)
     return DataError(problem, facts=(fact,), advice=advice)
 

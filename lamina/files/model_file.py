@@ -98,8 +98,8 @@ def read_model(path: str | os.PathLike[str], layers: Sequence[type] = ()) -> Mod
             raise error from None
         except NONSENSE as error:
             is_ours = isinstance(error, LaminaError)
-            found = str(error) if is_ours else f"{type(error).__name__}: {error}"
-            raise _damaged("its network cannot be rebuilt", found) from error
+            cause = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            raise _damaged("its network cannot be rebuilt", cause) from error
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -121,10 +121,10 @@ def _require_no_pickle(data: bytes) -> None:
     """Raises FileFormatError for a file of PyTorch: a zip archive with a pickle, or a pickle."""
     zipped = data.startswith(b"PK") and b"data.pkl" in data
     if zipped or _PICKLE.match(data):
-        found = "a zip archive with a pickle" if zipped else "a pickle"
+        content = "a zip archive with a pickle" if zipped else "a pickle"
         raise FileFormatError(
             "this is a file of PyTorch, or another pickle",
-            facts=(("expected", "a model file, as Model.save writes it"), ("found", found)),
+            facts=(("expected", "a model file, as Model.save writes it"), ("found", content)),
             advice="Pickles are not read, because they may run code. Write the network in Lamina, "
             "and give it the weights: "
             "lm.from_torch(net, torch.load(path, weights_only=True)).",
@@ -156,8 +156,8 @@ def _parse(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, st
         metadata: dict[str, str] = header.get("__metadata__") or {}
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         _require_no_pickle(data)
-        found = f"{len(data):,} bytes that are not a safetensors file: {error}"
-        raise _of_another_kind(path, found) from error
+        reason = f"{len(data):,} bytes that are not a safetensors file: {error}"
+        raise _of_another_kind(path, reason) from error
     except (RecursionError, OverflowError, MemoryError) as error:
         raise _of_another_kind(path, type(error).__name__) from error
     return tensors, metadata
@@ -210,10 +210,10 @@ def _assemble(
             # Earlier files have counters as floats.
             value = values[name] = converted(value, expected.numpy)
         if value is None or value.shape != shape or value.dtype != expected.numpy:
-            found = "nothing" if value is None else f"{value.dtype}{value.shape}"
+            array_type = "nothing" if value is None else f"{value.dtype}{value.shape}"
             raise FileFormatError(
                 f"the tensor {name!r} does not fit the network",
-                facts=(("expected", shape_text(shape, expected)), ("found", found)),
+                facts=(("expected", shape_text(shape, expected)), ("found", array_type)),
                 advice=ADVICE,
             )
     values = {name: values[name] for name in variables}
@@ -235,16 +235,16 @@ def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def _damaged(problem: str, found: str) -> FileFormatError:
+def _damaged(problem: str, content: str) -> FileFormatError:
     expected = "a whole model file, as Model.save writes it"
-    facts = (("expected", expected), ("found", found))
+    facts = (("expected", expected), ("found", content))
     return FileFormatError(problem, facts=facts, advice=ADVICE)
 
 
-def _of_another_kind(path: str | os.PathLike[str], found: str) -> FileFormatError:
+def _of_another_kind(path: str | os.PathLike[str], content: str) -> FileFormatError:
     from lamina.data.load import SUFFIXES  # only errors need it
 
-    error = _damaged("the file is damaged or of another kind", found)
+    error = _damaged("the file is damaged or of another kind", content)
     if Path(path).suffix.lower() in SUFFIXES:
         error.advice = "The name is that of a data file: lm.data.load(path) reads those, and "
         error.advice += "model.load_parameters takes dict(numpy.load(path))."

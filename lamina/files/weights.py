@@ -70,11 +70,11 @@ class StateDict(Kind):
             unnamed = [key for key in table if not isinstance(key, str)]
             if unnamed:
                 advice = "Make keys text: {str(key): array}."
-                raise Misfit(*_ARRAYS, advice=advice, found=f"the key {unnamed[0]!r}")
+                raise Misfit(*_ARRAYS, advice=advice, value_text=f"the key {unnamed[0]!r}")
             if not (advice := _advice_on_tables(table)):
                 return table
             kinds = _some(f"{name!r}: {type(entry).__name__}" for name, entry in table.items())
-            raise Misfit(*_ARRAYS, advice=advice, found=f"{{{kinds}}}")
+            raise Misfit(*_ARRAYS, advice=advice, value_text=f"{{{kinds}}}")
         if hasattr(value, "state_dict"):
             advice = "Give its weights: module.state_dict()."
         elif isinstance(value, str | os.PathLike):
@@ -376,10 +376,10 @@ class _Pairing:
     ) -> None:
         module = source.rpartition(".")[0]
         if source not in self._arrays:
-            found = _some(n for n in self._arrays if n.startswith(module))
+            siblings = _some(n for n in self._arrays if n.startswith(module))
             raise DefinitionError(
                 f"there is no array for {variable.name!r}",
-                facts=(("expected", source), ("found", found)),
+                facts=(("expected", source), ("found", siblings)),
                 where="from_torch",
                 advice=self._advice(layer, module),
             )

@@ -52,8 +52,8 @@ def sentence(here: str) -> str:
     return here if here.endswith(".") or not here else f"Here it is {here}."
 
 
-def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
-    """The known name that is most like another one; "" if none is like it.
+def nearest(name: str, names: Iterable[str], likeness: float = _LIKENESS) -> str:
+    """The one of the names that is most like `name`; "" if none is like it.
 
     Case and underscores do not count, so that `Relu` resembles `ReLU` more than `Recall`.
     """
@@ -61,8 +61,8 @@ def nearest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str
     from difflib import get_close_matches
 
     folded: dict[str, str] = {}
-    for one in known:
-        folded.setdefault(_folded(one), one)
+    for candidate in names:
+        folded.setdefault(_folded(candidate), candidate)
     return next((folded[x] for x in get_close_matches(_folded(name), folded, 1, likeness)), "")
 
 
@@ -123,12 +123,12 @@ _METHODS["metrics"] = _METHODS["metric"]
 
 def word_here(word: str, kind: str) -> str:
     """The call of the loss, optimizer or metric that a word means: `"mse"`; "" for none."""
-    package, found = sys.modules["lamina"], spelling([f"{kind}="], word.lower())
+    package, call = sys.modules["lamina"], spelling([f"{kind}="], word.lower())
     for method in _METHODS.get(kind, ()):
         names = (one for one in dir(package) if _folded(one) == _folded(word))
         called = (f"lm.{one}()" for one in names if hasattr(getattr(package, one), method))
-        found = found or next(called, "")
-    return found
+        call = call or next(called, "")
+    return call
 
 
 def _op(name: str) -> Callable[..., Any] | None:

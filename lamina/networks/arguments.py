@@ -20,7 +20,7 @@ def _shape_of_images(value: Any) -> tuple[int, ...]:
             "{name}=(channels, height, width)",
             problem="this is not a shape of images",
             advice=advice,
-            found=shown(value if extents is None else extents),
+            value_text=shown(value if extents is None else extents),
         )
     return _EXTENTS.read(extents)
 
