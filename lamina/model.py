@@ -44,8 +44,8 @@ from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer, Tr
 from lamina.learning.weighting import ClassWeightsKind, WeightsOfClasses, numbers_of
 from lamina.network import Network
 from lamina.runtime import Inference, Parameters
-from lamina.runtime.examples import random_examples
 from lamina.runtime.predictor import Predictor
+from lamina.runtime.profile import random_examples
 from lamina.step.planning import bill_of
 from lamina.step.precision import MIXED, ProductPrecision, Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback
