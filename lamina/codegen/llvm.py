@@ -331,9 +331,7 @@ class Function(BlockBuilder):
     def convert(self, operation: str, value: Value, element: str) -> Value:
         type = value.type.of(element)
         if operation.endswith(".sat"):
-            full = f"llvm.{operation}.{type.suffix}.{value.type.suffix}"
-            self.module.declare(full, type_text(type), [value.type])
-            return self.call(full, type, value)
+            return self._called(f"{operation}.{type.suffix}.{value.type.suffix}", type, value)
         return self.instruction(f"{operation} {typed(value)} to {type_text(type)}", type)
 
     def from_half(self, value: Value) -> Value:
@@ -347,10 +345,8 @@ class Function(BlockBuilder):
         wide = max(lanes, _LEAST_PAIRS)
         if lanes < wide:
             left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
-        name, numbers = f"llvm.x86.avx512bf16.dpbf16ps.{32 * wide}", Type("bfloat", 2 * wide)
-        self.module.declare(name, type_text(added.type), [added.type, numbers, numbers])
-        operands = [self._bitcast(one, numbers) for one in (right, left)]
-        found = self.call(name, added.type, added, *operands)
+        operands = [self._bitcast(one, Type("bfloat", 2 * wide)) for one in (right, left)]
+        found = self._called(f"x86.avx512bf16.dpbf16ps.{32 * wide}", added.type, added, *operands)
         return found if lanes == wide else self.shuffle(found, None, range(lanes))
 
     def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
@@ -361,9 +357,8 @@ class Function(BlockBuilder):
         wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
         one, other = (self.padded(value, wide, 0) for value in (first, second))
         bits = Type("i16", 2 * wide)
-        name, numbers = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * wide}", bits.of("bfloat")
-        self.module.declare(name, type_text(numbers), [one.type, one.type])
-        found = self._bitcast(self.call(name, numbers, other, one), bits)
+        name = f"x86.avx512bf16.cvtne2ps2bf16.{32 * wide}"
+        found = self._bitcast(self._called(name, bits.of("bfloat"), other, one), bits)
         if lanes == wide:
             return found
         return self.shuffle(found, None, [*range(lanes), *range(wide, wide + lanes)])
@@ -390,9 +385,12 @@ class Function(BlockBuilder):
 
     def intrinsic(self, name: str, *operands: Value) -> Value:
         type = operands[0].type
-        full = f"llvm.{name}.{type.suffix}"
-        self.module.declare(full, type_text(type), [one.type for one in operands])
-        return self.call(full, type, *operands)
+        return self._called(f"{name}.{type.suffix}", type, *operands)
+
+    def _called(self, name: str, type: Type, *operands: Value) -> Value:
+        """The result of a function of LLVM itself."""
+        self.module.declare(f"llvm.{name}", type_text(type), [one.type for one in operands])
+        return self.call(f"llvm.{name}", type, *operands)
 
     def call(self, name: str, type: Type, *operands: Integer) -> Value:
         return self.instruction(f"call {type_text(type)} @{name}({_listed(operands)})", type)
@@ -416,24 +414,20 @@ class Function(BlockBuilder):
 
     def bits(self, lanes: Value, element: str) -> Value:
         type = Type(f"i{lanes.type.lanes}")
-        packed = self.instruction(f"bitcast {typed(lanes)} to {type_text(type)}", type)
+        packed = self._bitcast(lanes, type)
         return packed if type.element == element else self.convert("zext", packed, element)
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
         type = Type(f"i{lanes}")
         low = bits if bits.type == type else self.convert("trunc", bits, type.element)
-        return self.instruction(
-            f"bitcast {typed(low)} to {type_text(Type('i1', lanes))}", Type("i1", lanes)
-        )
+        return self._bitcast(low, Type("i1", lanes))
 
     def any_of(self, lanes: Value) -> Value:
         packed = self.bits(self.compare("ne", lanes, constant(0, lanes.type)), "i64")
         return self.compare("ne", packed, constant(0, I64))
 
     def all_bits(self, lanes: Value) -> Value:
-        name, scalar = f"llvm.vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar
-        self.module.declare(name, type_text(scalar), [lanes.type])
-        return self.call(name, scalar, lanes)
+        return self._called(f"vector.reduce.and.{lanes.type.suffix}", lanes.type.scalar, lanes)
 
     def extract(self, vector: Value, lane: int) -> Value:
         return self.instruction(f"extractelement {typed(vector)}, i64 {lane}", vector.type.scalar)
@@ -463,10 +457,8 @@ class Function(BlockBuilder):
         )
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
-        name = f"llvm.masked.load.{type.suffix}.p0"
-        self.module.declare(name, type_text(type), [pointer.type, I32, mask.type, type])
-        align = constant(type.bytes, I32)
-        return self.call(name, type, pointer, align, mask, constant(0, type))
+        operands = (pointer, constant(type.bytes, I32), mask, constant(0, type))
+        return self._called(f"masked.load.{type.suffix}.p0", type, *operands)
 
     def store(self, value: Integer, pointer: Value, align: int = 0) -> None:
         value = as_value(value, I64)

@@ -277,10 +277,11 @@ def _unchanged(code: Builder, dtype: DType, value: Value) -> Value:
 
 
 # The primitives that compare, and the relations of integers without a sign.
-COMPARISONS = {"equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le"} | {
-    "greater": "gt",
-    "greater_equal": "ge",
-}
+COMPARISONS = (
+    {"equal": "eq", "not_equal": "ne"}
+    | {"less": "lt", "less_equal": "le"}
+    | {"greater": "gt", "greater_equal": "ge"}
+)
 
 # Every primitive of lamina.program.scalar except "cast". Emitters of comparisons get the dtype of
 # the operands, all others the dtype of the result.

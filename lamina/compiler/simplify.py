@@ -182,11 +182,6 @@ def _multiply(node: Tensor) -> Tensor | None:
     return None
 
 
-def _divide(node: Tensor) -> Tensor | None:
-    left, right = node.operands
-    return left if left.shape == node.shape and _is(right, 1) else None
-
-
 def _add(node: Tensor) -> Tensor | None:
     left, right = node.operands
     if right.op is NEG:
@@ -205,11 +200,15 @@ def _multiply_add(node: Tensor) -> Tensor | None:
     return None
 
 
+def _unless_changed(node: Tensor, number: float) -> Tensor | None:
+    """The first operand if the second is a number that changes nothing."""
+    left, right = node.operands
+    return left if left.shape == node.shape and _is(right, number) else None
+
+
 def _subtract(node: Tensor) -> Tensor | None:
     left, right = node.operands
-    if left.shape == node.shape and _is(right, 0):
-        return left
-    return ops.add(left, right.operands[0]) if right.op is NEG else None
+    return ops.add(left, right.operands[0]) if right.op is NEG else _unless_changed(node, 0)
 
 
 def _power(node: Tensor) -> Tensor | None:
@@ -319,16 +318,10 @@ def _sum(node: Tensor) -> Tensor | None:
     # A sum of equal terms: one term times their number.
     source = operand.operands[0]
     lead = operand.rank - source.rank
-    if not all(
-        axis < lead or (source.shape[axis - lead] == 1 and operand.shape[axis] != 1)
-        for axis in axes
-    ):
+    before = (*(1,) * lead, *source.shape)
+    if not all(axis < lead or before[axis] == 1 != operand.shape[axis] for axis in axes):
         return None
-    kept = tuple(
-        (1 if axis < lead else source.shape[axis - lead])
-        for axis in range(operand.rank)
-        if axis not in axes
-    )
+    kept = tuple(extent for axis, extent in enumerate(before) if axis not in axes)
     count = size_of([size for axis in axes if isinstance(size := operand.shape[axis], int)])
     if count == 0:
         return None
@@ -370,7 +363,7 @@ def _scatter_along_axis(node: Tensor) -> Tensor | None:
 _RULES: dict[Op, Callable[[Tensor], Tensor | None]] = {
     MUL: _multiply,
     MULTIPLY_ADD: _multiply_add,
-    DIV: _divide,
+    DIV: lambda node: _unless_changed(node, 1),
     ADD: _add,
     SUB: _subtract,
     POW: _power,

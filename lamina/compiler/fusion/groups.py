@@ -167,12 +167,8 @@ def join_producers(groups: Groups) -> None:
     A join saves the bytes that one group writes for the other.
     """
     for anchor in groups.anchors:
-        producers = sorted(
-            (source for source in groups.sources[anchor] if source in groups.anchors),
-            key=groups.order.__getitem__,
-            reverse=True,
-        )
-        for producer in producers:
+        producers = [source for source in groups.sources[anchor] if source in groups.anchors]
+        for producer in sorted(producers, key=groups.order.__getitem__, reverse=True):
             groups.join(groups.group_of[producer], groups.group_of[anchor])
 
 
@@ -268,9 +264,9 @@ class _Growth:
             n: {source for m in members[n] for source in groups.sources[m]} for n in members
         }
         # For each anchor, the other groups that have not yet read it.
-        self._unread: dict[Tensor, set[int]] = {
-            anchor: {groups.group_of[user] for user in groups.users[anchor]}
-            - {groups.group_of[anchor]}
+        number_of = groups.group_of
+        self._unread = {
+            anchor: {number_of[user] for user in groups.users[anchor]} - {number_of[anchor]}
             for anchor in groups.anchors
         }
 

@@ -77,8 +77,16 @@ class _Demand:
     """How often tensors are needed, if all tensors that are not anchors yet are computed again."""
 
     def __init__(self, context: PassContext, anchors: Anchors) -> None:
-        self._users = context.users
-        self._needed_by_several = _needed_by_several(context, anchors)
+        self._users = users = context.users
+        consumers: dict[Tensor, set[Tensor]] = {}
+        for node in reversed(context.nodes):
+            if node not in anchors and not is_leaf(node):
+                found = [{one} if one in anchors else consumers[one] for one in users[node]]
+                # At most two are kept, because only the existence of several matters.
+                consumers[node] = set(islice(set[Tensor]().union(*found), 2))
+        # The tensors from which several anchors are computed, without those that are only sliced.
+        self._needed_by_several = {node for node, found in consumers.items() if len(found) > 1}
+        self._needed_by_several -= _only_sliced(context.nodes, users)
 
     def of(self, node: Tensor) -> tuple[int, float]:
         """The number of steps that need a tensor, at most 2, and how often they need each element.
@@ -98,23 +106,6 @@ class _Demand:
             if user.op not in _READ_ONCE and isinstance(user.op.lowering, Elementwise | Movement)
         )
         return steps, steps - 1 + max([1.0, *several_times])
-
-
-def _needed_by_several(context: PassContext, anchors: Anchors) -> set[Tensor]:
-    """The tensors from which several anchors are computed, without those that are only sliced."""
-    users = context.users
-    consumers: dict[Tensor, set[Tensor]] = {}
-    for node in reversed(context.nodes):
-        if node not in anchors and not is_leaf(node):
-            found = set[Tensor]().union(
-                *({u} if u in anchors else consumers[u] for u in users[node])
-            )
-            # At most two are kept, because only the existence of several matters.
-            consumers[node] = set(islice(found, 2))
-    sliced_tensors = _only_sliced(context.nodes, users)
-    return {
-        node for node, found in consumers.items() if len(found) > 1 and node not in sliced_tensors
-    }
 
 
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
