@@ -8,7 +8,7 @@ Conditions of vectors are integers of 32 bits, all bits set or none.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import final
 
@@ -255,22 +255,20 @@ class Function(Expressions):
         return self.block
 
     @contextmanager
-    def when(self, condition: Value) -> Generator[BasicBlock]:
+    def _braces(self, head: str) -> Generator[BasicBlock]:
         before = self.block
-        self._new_block(f"if ({self._operand(condition)}) {{")
+        self._new_block(f"{head} {{")
         self._new_block()
         yield before
         self._new_block("}")
         self._new_block()
 
-    @contextmanager
-    def otherwise(self) -> Generator[None]:
+    def when(self, condition: Value) -> AbstractContextManager[BasicBlock]:
+        return self._braces(f"if ({self._operand(condition)})")
+
+    def otherwise(self) -> AbstractContextManager[BasicBlock]:
         """Begins code that is run if the condition of the `when` that ends here does not hold."""
-        self._new_block("else {")
-        self._new_block()
-        yield
-        self._new_block("}")
-        self._new_block()
+        return self._braces("else")
 
     def begin_loop(
         self,

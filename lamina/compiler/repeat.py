@@ -17,10 +17,10 @@ from lamina.compiler.keep import keep
 from lamina.compiler.lowering.pull import (
     IterationRow,
     Location,
+    Puller,
     axis_indices,
     iterating,
     numbered_axes,
-    pulled,
 )
 from lamina.compiler.unroll import unroll
 from lamina.graph import Graph, Tensor, apply, constant
@@ -88,7 +88,7 @@ class _Loop(Recurrence):
         }
 
         def pulling(operand: Tensor, time: Coordinates) -> Location:
-            return lambda coordinates: pulled(operand, (*time, *coordinates), locations)
+            return lambda coordinates: Puller(locations).pull(operand, (*time, *coordinates))
 
         others = zip(graph.inputs[self.states :], self.operands[self.states :], strict=True)
         for number, (leaf, operand) in enumerate(others):
@@ -152,5 +152,6 @@ def _copy(
     shape = static(source.shape)
     axes = numbered_axes("i", shape)
     point = axis_indices(axes)
-    store = Store(target.buffer, target.index(point, shape), pulled(source, point, locations))
+    value = Puller(locations).pull(source, point)
+    store = Store(target.buffer, target.index(point, shape), value)
     return Loop(name, iterating(axes), (Write((), (store,)),))

@@ -183,11 +183,6 @@ def buffer_and_index(
     return location, flatten(coordinates, shape)
 
 
-def pulled(node: Tensor, coordinates: Coordinates, locations: Mapping[Tensor, Location]) -> Scalar:
-    """The scalar of a tensor at coordinates, down to loads."""
-    return Puller(locations).pull(node, coordinates)
-
-
 def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
     """The coordinates in an operand of the shape, for coordinates in the broadcast result."""
     own = coordinates[len(coordinates) - len(shape) :]
