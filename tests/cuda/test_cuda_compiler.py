@@ -109,25 +109,23 @@ def compilers():
 # Occupancy. The examples are computed by hand from the rules in `cuda_devices.py`.
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "group", "registers", "shared_bytes", "expected"),
-    [
-        # 8 warps of 1024 registers: 16 of them in each sub-partition of 16384.
-        ("sm_80", 256, 32, 0, Occupancy(8, 64, ("warps", "registers"))),
-        # 33 registers of 32 items are 1056, allocated as 1280: 12 warps in each sub-partition.
-        ("sm_80", 128, 33, 0, Occupancy(12, 48, ("registers",))),
-        # 20480 bytes and 1024 reserved ones: 4 times in 102400. Registers suffice for 5 groups.
-        ("sm_86", 256, 48, 20480, Occupancy(4, 32, ("shared memory",))),
-        # Turing reserves none: 4 times 16384 in 65536.
-        ("sm_75", 64, 16, 16384, Occupancy(4, 8, ("shared memory",))),
-        # Groups of three warps: ten of them in 32 warps.
-        ("sm_75", 96, 40, 0, Occupancy(10, 30, ("warps",))),
-        ("sm_89", 32, 16, 0, Occupancy(24, 24, ("groups",))),
-        # 32 warps of 8192 registers do not fit at all.
-        ("sm_90", 1024, 255, 0, Occupancy(0, 0, ("registers",))),
-        # 228 KiB are 6 times 36864 and 1024 bytes.
-        ("sm_90", 128, 64, 36864, Occupancy(6, 24, ("shared memory",))),
-    ],
+    # 8 warps of 1024 registers: 16 of them in each sub-partition of 16384.
+    ("sm_80", 256, 32, 0, Occupancy(8, 64, ("warps", "registers"))),
+    # 33 registers of 32 items are 1056, allocated as 1280: 12 warps in each sub-partition.
+    ("sm_80", 128, 33, 0, Occupancy(12, 48, ("registers",))),
+    # 20480 bytes and 1024 reserved ones: 4 times in 102400. Registers suffice for 5 groups.
+    ("sm_86", 256, 48, 20480, Occupancy(4, 32, ("shared memory",))),
+    # Turing reserves none: 4 times 16384 in 65536.
+    ("sm_75", 64, 16, 16384, Occupancy(4, 8, ("shared memory",))),
+    # Groups of three warps: ten of them in 32 warps.
+    ("sm_75", 96, 40, 0, Occupancy(10, 30, ("warps",))),
+    ("sm_89", 32, 16, 0, Occupancy(24, 24, ("groups",))),
+    # 32 warps of 8192 registers do not fit at all.
+    ("sm_90", 1024, 255, 0, Occupancy(0, 0, ("registers",))),
+    # 228 KiB are 6 times 36864 and 1024 bytes.
+    ("sm_90", 128, 64, 36864, Occupancy(6, 24, ("shared memory",))),
 )
 def test_occupancy_follows_the_rules(name, group, registers, shared_bytes, expected):
     assert occupancy_of(ARCHITECTURES[name], group, registers, shared_bytes) == expected
@@ -207,13 +205,11 @@ MATRICES = """
 """
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("space", "expected"),
-    [
-        # Four rows of 64 bytes conflict, in all 16 matrices; rows of 80 bytes never do.
-        ("shared", [(8, 32), (4, 4), (8, 8)]),
-        ("global", [(20, 20)]),
-    ],
+    # Four rows of 64 bytes conflict, in all 16 matrices; rows of 80 bytes never do.
+    ("shared", [(8, 32), (4, 4), (8, 8)]),
+    ("global", [(20, 20)]),
 )
 def test_matrices_and_asynchronous_copies_have_traffic(space, expected):
     (kernel,) = ptx_text.kernels_in(PTX.replace("bar.sync 	0;", MATRICES))
@@ -232,23 +228,21 @@ def test_traffic_counts_what_no_model_knows():
     assert (found.accesses, found.unknown, found.skipped) == (1, 1, 0)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("stride", "bytes", "expected"),
-    [
-        (4, 4, (1, 1)),
-        # All work items read one word.
-        (0, 4, (1, 1)),
-        (8, 4, (1, 2)),
-        (128, 4, (1, 32)),
-        # Rows of 33 words are in different banks.
-        (132, 4, (1, 1)),
-        # Two work items share a word.
-        (2, 2, (1, 1)),
-        (8, 8, (2, 2)),
-        (16, 16, (4, 4)),
-        # Four of the eight work items of a quarter have the same banks.
-        (64, 16, (4, 16)),
-    ],
+    (4, 4, (1, 1)),
+    # All work items read one word.
+    (0, 4, (1, 1)),
+    (8, 4, (1, 2)),
+    (128, 4, (1, 32)),
+    # Rows of 33 words are in different banks.
+    (132, 4, (1, 1)),
+    # Two work items share a word.
+    (2, 2, (1, 1)),
+    (8, 8, (2, 2)),
+    (16, 16, (4, 4)),
+    # Four of the eight work items of a quarter have the same banks.
+    (64, 16, (4, 16)),
 )
 def test_bank_conflicts_of_a_warp(stride, bytes, expected):
     addresses = np.arange(32, dtype=np.uint64) * np.uint64(stride)

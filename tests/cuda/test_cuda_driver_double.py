@@ -401,20 +401,18 @@ def launched_graph(session: Session, *, wait: bool) -> int:
     return session.read(pointer, *([stream] if wait else []))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("scenario", "option", "late", "early"),
-    [
-        (read_by_second_stream, {"wait": False}, 1, 7),
-        (read_by_second_stream, {"wait": True}, 7, 7),
-        (overwritten_too_soon, {"wait": False}, 2, 1),
-        (overwritten_too_soon, {"wait": True}, 1, 1),
-        (copied_after_change, {"pinned": True}, 2, 1),
-        (copied_after_change, {"pinned": False}, 1, 1),
-        (read_without_wait, {"pinned": True}, 1, 3),
-        (read_without_wait, {"pinned": False}, 3, 3),
-        (launched_graph, {"wait": False}, 1, 7),
-        (launched_graph, {"wait": True}, 7, 7),
-    ],
+    (read_by_second_stream, {"wait": False}, 1, 7),
+    (read_by_second_stream, {"wait": True}, 7, 7),
+    (overwritten_too_soon, {"wait": False}, 2, 1),
+    (overwritten_too_soon, {"wait": True}, 1, 1),
+    (copied_after_change, {"pinned": True}, 2, 1),
+    (copied_after_change, {"pinned": False}, 1, 1),
+    (read_without_wait, {"pinned": True}, 1, 3),
+    (read_without_wait, {"pinned": False}, 3, 3),
+    (launched_graph, {"wait": False}, 1, 7),
+    (launched_graph, {"wait": True}, 7, 7),
 )
 def test_a_missing_wait_shows_as_a_wrong_result(scenario, option, late, early):
     assert scenario(Session(LATE), **option) == late

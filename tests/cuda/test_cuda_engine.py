@@ -38,17 +38,15 @@ def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -
 # What is missing
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("error", "found"),
-    [
-        (ModuleNotFoundError("No module named 'cuda'", name="cuda.bindings"), "none"),
-        (ImportError("undefined symbol: x"), "one that cannot be imported: undefined symbol: x"),
-        # A package that lacks one of its own is not called missing.
-        (
-            ModuleNotFoundError("No module named 'cuda.pathfinder'", name="cuda.pathfinder"),
-            "one that cannot be imported: No module named 'cuda.pathfinder'",
-        ),
-    ],
+    (ModuleNotFoundError("No module named 'cuda'", name="cuda.bindings"), "none"),
+    (ImportError("undefined symbol: x"), "one that cannot be imported: undefined symbol: x"),
+    # A package that lacks one of its own is not called missing.
+    (
+        ModuleNotFoundError("No module named 'cuda.pathfinder'", name="cuda.pathfinder"),
+        "one that cannot be imported: No module named 'cuda.pathfinder'",
+    ),
 )
 def test_a_package_that_is_missing_or_cannot_be_imported_is_named(monkeypatch, error, found):
     def fails(name: str) -> object:
@@ -237,12 +235,10 @@ def test_a_device_is_opened_by_number_or_name(use, name, expected):
     assert open_engine(name).device.name == expected
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "problem"),
-    [
-        ("cuda:2", "there is no CUDA device number 2\n  cuda:0    A (compute"),
-        ("cuda:radeon", "no CUDA device is named 'radeon'\n  cuda:0  "),
-    ],
+    ("cuda:2", "there is no CUDA device number 2\n  cuda:0    A (compute"),
+    ("cuda:radeon", "no CUDA device is named 'radeon'\n  cuda:0  "),
 )
 def test_a_device_that_is_not_there_is_refused(use, name, problem):
     use(DeviceDescription("A"), DeviceDescription("B"))
@@ -264,15 +260,13 @@ def test_an_old_gpu_is_listed_with_the_remedy(monkeypatch):
 # Compilation
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("capability", "expected"),
-    [
-        ((8, 6), "sm_86"),
-        ((8, 7), "sm_86"),
-        ((9, 0), "sm_90a"),
-        # The driver compiles PTX for devices that NVRTC does not know.
-        ((13, 0), "compute_120"),
-    ],
+    ((8, 6), "sm_86"),
+    ((8, 7), "sm_86"),
+    ((9, 0), "sm_90a"),
+    # The driver compiles PTX for devices that NVRTC does not know.
+    ((13, 0), "compute_120"),
 )
 def test_kernels_are_compiled_for_the_device(capability, expected):
     assert architecture_of(capability, (75, 80, 86, 89, 90, 100, 120)) == expected

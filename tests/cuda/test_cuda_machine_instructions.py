@@ -377,20 +377,18 @@ APPROXIMATION = ": an approximation, of which PTX does not say the result"
 PRODUCT = "mma.sync.aligned.{}.row.col.f32.{}.{}.f32 {{a}}, {{a}}, {{a}}, {{a}};"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("code", "what"),
-    [
-        ("vadd.s32.s32.s32 d, a, a, a;", ""),
-        ("add.s32.wide d, a, a;", ""),
-        ("cvt.f16.f32 d, a;", ""),
-        ("bra.frobnicate over; over: mov.u32 d, 0;", ""),
-        ("ex2.approx.f32 d, a;", APPROXIMATION),
-        ("div.full.f32 d, a, a;", APPROXIMATION),
-        # PTX ISA, mma, Target ISA Notes: Turing has only the small product of float16.
-        (PRODUCT.format("m16n8k16", "f16", "f16"), ": only sm_80 and later have it"),
-        (PRODUCT.format("m16n8k16", "bf16", "bf16"), ": only sm_80 and later have it"),
-        (PRODUCT.format("m16n8k8", "tf32", "tf32"), ": only sm_80 and later have it"),
-    ],
+    ("vadd.s32.s32.s32 d, a, a, a;", ""),
+    ("add.s32.wide d, a, a;", ""),
+    ("cvt.f16.f32 d, a;", ""),
+    ("bra.frobnicate over; over: mov.u32 d, 0;", ""),
+    ("ex2.approx.f32 d, a;", APPROXIMATION),
+    ("div.full.f32 d, a, a;", APPROXIMATION),
+    # PTX ISA, mma, Target ISA Notes: Turing has only the small product of float16.
+    (PRODUCT.format("m16n8k16", "f16", "f16"), ": only sm_80 and later have it"),
+    (PRODUCT.format("m16n8k16", "bf16", "bf16"), ": only sm_80 and later have it"),
+    (PRODUCT.format("m16n8k8", "tf32", "tf32"), ": only sm_80 and later have it"),
 )
 def test_unknown_instructions_name_their_line(code, what):
     with pytest.raises(Fault) as caught:

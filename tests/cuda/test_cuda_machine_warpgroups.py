@@ -68,13 +68,11 @@ def stored(tiles: np.ndarray, matrix: np.ndarray, begin: int, *, across: bool) -
 
 
 @pytest.mark.parametrize("width", [64, 128, 256])
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("type", "left_across", "right_across", "step"),
-    [
-        *(("bf16", False, False, 1), ("bf16", False, True, 0), ("bf16", True, False, 0)),
-        *(("bf16", True, True, 1), ("f16", False, False, 0), ("f16", True, True, 0)),
-        ("tf32", False, False, 1),
-    ],
+    *(("bf16", False, False, 1), ("bf16", False, True, 0), ("bf16", True, False, 0)),
+    *(("bf16", True, True, 1), ("f16", False, False, 0), ("f16", True, True, 0)),
+    ("tf32", False, False, 1),
 )
 def test_matrices_in_panels_are_multiplied(width, type, left_across, right_across, step):
     # The second few of K are 32 bytes further in a row, or 16 rows further.

@@ -48,14 +48,12 @@ def deviation(found: Array, expected: Array) -> float:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("dtype", "precision", "tolerance"),
-    [
-        ("float32", "float32", 1e-5),
-        ("float32", "tf32", 1e-4),
-        ("mixed-bfloat16", "float32", 1e-2),
-        ("mixed-float16", "float32", 1e-3),
-    ],
+    ("float32", "float32", 1e-5),
+    ("float32", "tf32", 1e-4),
+    ("mixed-bfloat16", "float32", 1e-2),
+    ("mixed-float16", "float32", 1e-3),
 )
 def test_training_steps_of_lenet_equal_the_interpreters(
     use, monkeypatch, dtype, precision, tolerance

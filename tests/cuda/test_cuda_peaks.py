@@ -14,17 +14,15 @@ from lamina.base.shapes import bfloat16, float16, float32
 from lamina.engines.gpu import peaks
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("capability", "dtype", "tf32", "k", "operands"),
-    [
-        ((8, 0), bfloat16, False, 16, "bf16"),
-        ((9, 0), float16, False, 16, "f16"),
-        ((7, 5), float16, False, 8, "f16"),
-        ((8, 0), float32, True, 8, "tf32"),
-        ((8, 0), float32, False, 0, ""),
-        # The oldest devices have no instructions on bfloat16: float32 computes.
-        ((7, 5), bfloat16, False, 0, ""),
-    ],
+    ((8, 0), bfloat16, False, 16, "bf16"),
+    ((9, 0), float16, False, 16, "f16"),
+    ((7, 5), float16, False, 8, "f16"),
+    ((8, 0), float32, True, 8, "tf32"),
+    ((8, 0), float32, False, 0, ""),
+    # The oldest devices have no instructions on bfloat16: float32 computes.
+    ((7, 5), bfloat16, False, 0, ""),
 )
 def test_the_operations_of_a_peak_are_those_of_its_kernel(
     monkeypatch, capability, dtype, tf32, k, operands

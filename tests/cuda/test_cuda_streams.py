@@ -55,13 +55,11 @@ def added(driver: CudaDriver, target: Any, source: Any, number: int) -> Any:
 # The driver
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "send",
-    [
-        lambda driver, *given: driver.queue.send(*given).wait(),
-        lambda driver, *given: (driver.queue.send(*given), driver.queue.finish()),
-        lambda driver, *given: driver.queue.write(*given),
-    ],
+    lambda driver, *given: driver.queue.send(*given).wait(),
+    lambda driver, *given: (driver.queue.send(*given), driver.queue.finish()),
+    lambda driver, *given: driver.queue.write(*given),
     ids=["transfer", "queue", "write"],
 )
 def test_memory_of_the_host_is_free_after_its_transfer(driver, send):

@@ -87,18 +87,16 @@ def test_an_engine_is_named_as_in_lamina(modules, name):
 NOT_MEASURED = "--engine: must be cpu or opencl or opencl:NUMBER or opencl:NAME, not 'interpreter'"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "arguments", "expected"),
-    [
-        ("run", "--engine interpreter", NOT_MEASURED),
-        ("cold_start", "--engine interpreter", NOT_MEASURED),
-        ("accuracy", "--network resnet-18 --seeds 0 --results r", "--data FOLDER is needed"),
-        ("gpu", "--workload huge", "argument --workload: invalid choice: 'huge'"),
-        ("gpu", "--engine cpu", "must be cuda or opencl or cuda:NUMBER or cuda:NAME or opencl:"),
-        ("gpu", "--tune long", "argument --tune: must be all or a number of seconds, not 'long'"),
-        ("gpu", "--machine --engine opencl", "--machine is a CUDA device: --engine cuda:0"),
-        ("gpu", "--dtype mixed --precision tf32", "--precision tf32 is for --dtype float32"),
-    ],
+    ("run", "--engine interpreter", NOT_MEASURED),
+    ("cold_start", "--engine interpreter", NOT_MEASURED),
+    ("accuracy", "--network resnet-18 --seeds 0 --results r", "--data FOLDER is needed"),
+    ("gpu", "--workload huge", "argument --workload: invalid choice: 'huge'"),
+    ("gpu", "--engine cpu", "must be cuda or opencl or cuda:NUMBER or cuda:NAME or opencl:"),
+    ("gpu", "--tune long", "argument --tune: must be all or a number of seconds, not 'long'"),
+    ("gpu", "--machine --engine opencl", "--machine is a CUDA device: --engine cuda:0"),
+    ("gpu", "--dtype mixed --precision tf32", "--precision tf32 is for --dtype float32"),
 )
 def test_wrong_options_are_refused(
     name, arguments, expected, modules, tmp_path, monkeypatch, capsys
@@ -836,12 +834,10 @@ def test_words_that_name_peers_are_known(on_device, modules):
                 assert {word for one in script.arguments for word in one.split(".")} <= known
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "dtype"),
-    [
-        *(("tiny-run", "float32"), ("lstm", "float32")),
-        *(("transformer", "float32"), ("transformer", "mixed-bfloat16"), ("mlp", "mixed-bfloat16")),
-    ],
+    *(("tiny-run", "float32"), ("lstm", "float32")),
+    *(("transformer", "float32"), ("transformer", "mixed-bfloat16"), ("mlp", "mixed-bfloat16")),
 )
 def test_jax_on_a_device_computes_what_lamina_computes(modules, name, dtype, tmp_path, monkeypatch):
     pytest.importorskip("jax", reason="JAX is not installed")

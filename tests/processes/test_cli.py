@@ -442,21 +442,13 @@ def test_an_exception_in_the_users_file_is_shown_with_its_line_or_its_traceback(
     assert isinstance(run("--debug", "check", path).exception, KeyError)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("arguments", "expected"),
-    [
-        ("train digits.py --data missing.npz", "DataError in missing.npz: there is no such file"),
-        (
-            "train digits.py --data digits --engine abacus",
-            "EngineError: there is no engine 'abacus'",
-        ),
-        ("train digits.py --data digits --out no/a", "DataError in no/a: "),
-        (
-            "train digits.py --data digits --curves no/a.png",
-            "DataError in no/a.png: the file could",
-        ),
-        ("predict table.csv --data digits", "FileFormatError in table.csv: "),
-    ],
+    ("train digits.py --data missing.npz", "DataError in missing.npz: there is no such file"),
+    ("train digits.py --data digits --engine abacus", "EngineError: there is no engine 'abacus'"),
+    ("train digits.py --data digits --out no/a", "DataError in no/a: "),
+    ("train digits.py --data digits --curves no/a.png", "DataError in no/a.png: the file could"),
+    ("predict table.csv --data digits", "FileFormatError in table.csv: "),
 )
 def test_wrong_arguments_are_refused_before_the_work(arguments, expected):
     assert fail(*arguments.split()).startswith(expected)
@@ -503,19 +495,17 @@ def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(mon
     assert isinstance(run("devices").exception, ZeroDivisionError)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("arguments", "expected"),
-    [
-        ("train missing.py --data digits", "'missing.py' does not exist"),
-        ("train digits.py", "Missing option '--data'"),
-        ("train digits.py --data digits --epochs 0", "0 is not in the range"),
-        ("train digits.py --data digits --resume", "--resume needs --checkpoint"),
-        ("train digits.py --data digits --validation 2", "between 0 and 1"),
-        ("predict digits.py --data digits --out a.txt", "not '.txt'"),
-        ("dance", "No such command 'dance'"),
-        ("plan digits.py --gaps mean", "--kind and the like are for --data DATA."),
-        ("bench --json missing/bench.json", "there is no folder"),
-    ],
+    ("train missing.py --data digits", "'missing.py' does not exist"),
+    ("train digits.py", "Missing option '--data'"),
+    ("train digits.py --data digits --epochs 0", "0 is not in the range"),
+    ("train digits.py --data digits --resume", "--resume needs --checkpoint"),
+    ("train digits.py --data digits --validation 2", "between 0 and 1"),
+    ("predict digits.py --data digits --out a.txt", "not '.txt'"),
+    ("dance", "No such command 'dance'"),
+    ("plan digits.py --gaps mean", "--kind and the like are for --data DATA."),
+    ("bench --json missing/bench.json", "there is no folder"),
 )
 def test_wrong_usage_is_refused_with_status_2(arguments, expected):
     assert expected in fail(*arguments.split(), status=2)
@@ -590,13 +580,11 @@ def test_demo_without_matplotlib_prints_why_there_is_no_picture(monkeypatch):
     assert output.splitlines()[-1].startswith("accuracy on held-out digits: ")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("options", "expected"),
-    [
-        (["--engine", "cpux"], "there is no engine 'cpux'"),
-        (["--out", "file/folder"], "DataError in file/folder: "),
-        pytest.param(["--out", "/proc/self"], "DataError in /proc/self/digits", marks=needs_proc),
-    ],
+    (["--engine", "cpux"], "there is no engine 'cpux'"),
+    (["--out", "file/folder"], "DataError in file/folder: "),
+    pytest.param(["--out", "/proc/self"], "DataError in /proc/self/digits", marks=needs_proc),
 )
 def test_demo_refuses_wrong_options_before_any_output(options, expected):
     write("file", "")

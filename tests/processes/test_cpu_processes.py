@@ -173,12 +173,10 @@ time.sleep(0.3)
 PARAMETERS = "['1.bias', '1.weight', '3.bias', '3.weight']"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("early", "late", "expected"),
-    [
-        ("print(model.predict(x).shape)", "model.predict(x)", "(400, 5)\n"),
-        ("print(sorted(model.parameters()))", TRAINING, f"{PARAMETERS}\n"),
-    ],
+    ("print(model.predict(x).shape)", "model.predict(x)", "(400, 5)\n"),
+    ("print(sorted(model.parameters()))", TRAINING, f"{PARAMETERS}\n"),
     ids=["it runs a model alone", "it reads a model that was being trained"],
 )
 def test_an_exit_handler_after_the_helpers_have_left(early, late, expected):

@@ -303,16 +303,14 @@ def test_every_item_is_done_once_whichever_thread_does_it(items, threads, own_po
         np.testing.assert_array_equal(done, expected)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("items", "cycles", "threads", "expected"),
-    [
-        # Not worth splitting; as many slices as pay; fewer items than threads.
-        *((100, 1000.0, 8, (1, 100)), (100, 5000.0, 8, (3, 34)), (2, 1e5, 8, (2, 1))),
-        # Slices that are worth stealing from are split into chunks of ten thousand cycles.
-        *((100, 99_000.0, 2, (2, 50)), (100, 1e5, 2, (2, 10)), (100, 1e9, 2, (2, 1))),
-        # No more chunks than a word of claims can count.
-        (1 << 30, 1e15, 2, (2, 65)),
-    ],
+    # Not worth splitting; as many slices as pay; fewer items than threads.
+    *((100, 1000.0, 8, (1, 100)), (100, 5000.0, 8, (3, 34)), (2, 1e5, 8, (2, 1))),
+    # Slices that are worth stealing from are split into chunks of ten thousand cycles.
+    *((100, 99_000.0, 2, (2, 50)), (100, 1e5, 2, (2, 10)), (100, 1e9, 2, (2, 1))),
+    # No more chunks than a word of claims can count.
+    (1 << 30, 1e15, 2, (2, 65)),
 )
 def test_kernels_are_split_by_their_cost(items, cycles, threads, expected):
     assert slices(items, cycles, threads) == expected

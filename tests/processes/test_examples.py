@@ -140,13 +140,11 @@ def test_an_example_reads_a_folder_of_idx_files_or_names_the_missing_folder(
 
 
 @pytest.mark.skipif(not FASHION.is_dir(), reason=f"the files of Fashion-MNIST are not in {FASHION}")
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "arguments", "least"),
-    [
-        ("fashion_mlp", ("--limit", 6000), 75),
-        pytest.param("fashion_mlp", (), 84, marks=pytest.mark.slow),
-        pytest.param("lenet_fashion", (), 88.5, marks=pytest.mark.slow),
-    ],
+    ("fashion_mlp", ("--limit", 6000), 75),
+    pytest.param("fashion_mlp", (), 84, marks=pytest.mark.slow),
+    pytest.param("lenet_fashion", (), 88.5, marks=pytest.mark.slow),
 )
 def test_fashion_is_learned(run, name, arguments, least):
     output = run(name, FASHION, *arguments)

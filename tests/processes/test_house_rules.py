@@ -18,18 +18,16 @@ def rules(monkeypatch):
     return importlib.import_module("house_rules")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("line", "found"),
-    [
-        ("# in its training form", ["training form"]),
-        ("# in its training\n# form\n", ["training form"]),
-        ("team_size = 4", ["team"]),
-        ("class LLVMTeam:", ["team"]),
-        ("team2 = 4", ["team"]),
-        ("def training_form(x): ...", ["training form"]),
-        ("# a steam engine, a team", ["team"]),
-        ("# the iteration", []),
-    ],
+    ("# in its training form", ["training form"]),
+    ("# in its training\n# form\n", ["training form"]),
+    ("team_size = 4", ["team"]),
+    ("class LLVMTeam:", ["team"]),
+    ("team2 = 4", ["team"]),
+    ("def training_form(x): ...", ["training form"]),
+    ("# a steam engine, a team", ["team"]),
+    ("# the iteration", []),
 )
 def test_retired_words_are_found_in_prose_and_in_names(rules, line, found):
     assert [breach.split("'")[1] for breach in rules.breaches_in("some.py", line)] == found

@@ -203,9 +203,8 @@ print("leaving")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no signals and no fork here")
-@pytest.mark.parametrize("behaviour", PROGRAMS)
-def test_processes(behaviour):
-    program, expected = PROGRAMS[behaviour]
+@pytest.mark.cases("program, expected", PROGRAMS)
+def test_processes(program, expected):
     assert printed(BEGIN + program) == expected
 
 

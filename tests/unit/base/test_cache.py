@@ -107,9 +107,8 @@ KEYS: dict[str, tuple[Sources | None, Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
-def test_the_key_covers_every_package_that_decides_an_entry(kind):
-    sources, roots = KEYS[kind]
+@pytest.mark.cases("sources, roots", KEYS)
+def test_the_key_covers_every_package_that_decides_an_entry(sources, roots):
     if sources is None:
         pytest.importorskip("pyopencl", reason="needs pyopencl: pip install 'lamina[opencl]'")
         from lamina.engines.opencl.verdicts import SOURCES as sources
@@ -190,14 +189,12 @@ def test_the_folder_is_in_the_users_cache_folder_or_is_chosen(tmp_path, monkeypa
 
 
 @posix
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "variables",
-    [
-        pytest.param({}, id="nobody knows the user"),
-        pytest.param({"LAMINA_CACHE": "~no-such-user/x"}, id="a user that there is not"),
-        pytest.param({"HOME": "HOME"}, id="a home that there is not"),
-        pytest.param({"LAMINA_CACHE": "~anna/x"}, id="a home of another user that there is not"),
-    ],
+    pytest.param({}, id="nobody knows the user"),
+    pytest.param({"LAMINA_CACHE": "~no-such-user/x"}, id="a user that there is not"),
+    pytest.param({"HOME": "HOME"}, id="a home that there is not"),
+    pytest.param({"LAMINA_CACHE": "~anna/x"}, id="a home of another user that there is not"),
 )
 def test_without_a_home_there_is_no_cache_and_one_warning(variables, tmp_path, monkeypatch, caplog):
     import pwd

@@ -73,16 +73,14 @@ SKLEARN = (
 )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("package", "name", "hint"),
-    [
-        (lm, "Lineer", ". Did you mean 'Linear'?"),
-        (lm.ops, "rleu", ". Did you mean 'relu'?"),
-        (lm, "Relu", ". Did you mean 'ReLU'?"),
-        (lm.data, "load_iris", SKLEARN),
-        (lm.data, "iris", ""),
-        *((lm, name, "") for name in ("KFlod", "xyzzy", "_private", "__wrapped__")),
-    ],
+    (lm, "Lineer", ". Did you mean 'Linear'?"),
+    (lm.ops, "rleu", ". Did you mean 'relu'?"),
+    (lm, "Relu", ". Did you mean 'ReLU'?"),
+    (lm.data, "load_iris", SKLEARN),
+    (lm.data, "iris", ""),
+    *((lm, name, "") for name in ("KFlod", "xyzzy", "_private", "__wrapped__")),
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one(package, name, hint):
     assert not hasattr(package, name)
@@ -96,16 +94,14 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(package, name, hint):
 NN = "module 'lamina' has no attribute 'nn'. Layers and losses are at the top level: lm.Linear,"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("statement", "text"),
-    [
-        ("from lamina import Lineer", "module 'lamina' has no attribute 'Lineer'. Did you mean"),
-        *(
-            (f"{how} lamina{more}", NN)
-            for how, more in (("from", " import Linear, nn"), ("import", ".nn"))
-        ),
-        *((f"from lamina.nn{more}", NN) for more in (" import Linear", ".functional import relu")),
-    ],
+    ("from lamina import Lineer", "module 'lamina' has no attribute 'Lineer'. Did you mean"),
+    *(
+        (f"{how} lamina{more}", NN)
+        for how, more in (("from", " import Linear, nn"), ("import", ".nn"))
+    ),
+    *((f"from lamina.nn{more}", NN) for more in (" import Linear", ".functional import relu")),
 )
 def test_what_is_unknown_cannot_be_imported(statement, text):
     assert error_text(ImportError, exec, statement).startswith(text)

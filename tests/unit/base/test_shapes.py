@@ -112,9 +112,8 @@ REFUSED: dict[str, tuple[type[LaminaError], Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused(case):
-    kind, call, text = REFUSED[case]
+@pytest.mark.cases("kind, call, text", REFUSED)
+def test_what_does_not_fit_is_refused(kind, call, text):
     assert error_text(kind, call) == text
 
 
@@ -163,21 +162,19 @@ def test_the_count_of_elements_is_a_polynomial_in_the_batch(shape):
     assert 0 not in shape or count == (0,)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("total", "part", "result"),
-    [
-        ((BATCH, 6), (3,), Size(2)),
-        ((BATCH, 6), (BATCH,), 6),
-        ((BATCH, BATCH), (BATCH,), BATCH),
-        ((12,), (4,), 3),
-        ((Size(2, 2), 3), (BATCH, 1), None),
-        ((Size(2, 2), 3), (6,), Size(1, 1)),
-        ((BATCH, 5), (2,), None),
-        ((5,), (BATCH,), None),
-        ((BATCH, BATCH), (1,), None),
-        ((BATCH, 0), (3,), 0),
-        ((6,), (0,), None),
-    ],
+    ((BATCH, 6), (3,), Size(2)),
+    ((BATCH, 6), (BATCH,), 6),
+    ((BATCH, BATCH), (BATCH,), BATCH),
+    ((12,), (4,), 3),
+    ((Size(2, 2), 3), (BATCH, 1), None),
+    ((Size(2, 2), 3), (6,), Size(1, 1)),
+    ((BATCH, 5), (2,), None),
+    ((5,), (BATCH,), None),
+    ((BATCH, BATCH), (1,), None),
+    ((BATCH, 0), (3,), 0),
+    ((6,), (0,), None),
 )
 def test_counts_are_divided_to_a_whole_dimension_or_not_at_all(total, part, result):
     assert divide_counts(element_count(total), element_count(part)) == result

@@ -81,35 +81,33 @@ OF_ONE_LOSS = (
 
 
 # Options alone are tested by their names; calls in full are rows of foreign_calls.txt.
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("wrong", "advice"),
-    [
-        (call(lm.Linear, features=8, activation="relu"), "Write Linear(8), ReLU(): an activation"),
-        (call(lm.Linear, in_features=8, features=2), "Write Linear(2): the input's features are"),
-        (call(lm.Linear, feature=8), "Did you mean features?"),
-        (call(lm.LayerNorm, normalized_shape=8), "Write LayerNorm(): axes are given instead"),
-        (call(lm.CTC, zero_inf=True), "Did you mean zero_infinity?"),
-        (call(lm.LSTM, features=8, activation="tanh"), "Write LSTM(8)."),
-        (call(lm.CrossEntropy, size_average=True), "Write CrossEntropy(reduction='mean')."),
-        (call(lm.CrossEntropy, size_average=False), "Write CrossEntropy(reduction='sum')."),
-        (call(lm.RandomFlip, "horizontal_and_vertical"), EACH_AXIS),
-        (call(lm.AdaptiveAvgPool, 3, 4), "Give the sizes as one tuple: AdaptiveAvgPool((3, 4))."),
-        (call(lm.concat, lm.Input(3), lm.Input(3)), "Give them as one list: [a, b]."),
-        (call(lm.Input, 4, dtype="long"), 'Write "int64".'),
-        (call(lm.Input, 4, dtype="torch.float32"), 'Write "float32".'),
-        (call(lm.Input, 4, dtype="fp16"), 'Write "float16".'),
-        (lambda: fit()["val_loss"], NO_DATA),
-        (lambda: fit()["validation_loss"], NO_DATA),
-        (call(lm.Adam, "1e-3"), "A rate is a number, without quotes, or a schedule."),
-        (call(MODEL.evaluate, X, Y), "Inputs and targets are one argument, a pair: (x, y)."),
-        (call(fit, lm.data.Dataset((X, Y))), INPUTS),
-        (call(step, (X, Y)), INPUTS),
-        (call(lm.Rescale, [1.0, 2.0]), ONE_SCALE),
-        (call(fit, validation=0.2), SPLIT),
-        (call(fit, validation_split=0.2), SPLIT),
-        (call(fit, verbose=0), "Here it is progress=False for verbose=0, and progress=True for 1"),
-        (call(fit, class_weights={"classes": {1: 2.0}}), OF_ONE_LOSS),
-    ],
+    (call(lm.Linear, features=8, activation="relu"), "Write Linear(8), ReLU(): an activation"),
+    (call(lm.Linear, in_features=8, features=2), "Write Linear(2): the input's features are"),
+    (call(lm.Linear, feature=8), "Did you mean features?"),
+    (call(lm.LayerNorm, normalized_shape=8), "Write LayerNorm(): axes are given instead"),
+    (call(lm.CTC, zero_inf=True), "Did you mean zero_infinity?"),
+    (call(lm.LSTM, features=8, activation="tanh"), "Write LSTM(8)."),
+    (call(lm.CrossEntropy, size_average=True), "Write CrossEntropy(reduction='mean')."),
+    (call(lm.CrossEntropy, size_average=False), "Write CrossEntropy(reduction='sum')."),
+    (call(lm.RandomFlip, "horizontal_and_vertical"), EACH_AXIS),
+    (call(lm.AdaptiveAvgPool, 3, 4), "Give the sizes as one tuple: AdaptiveAvgPool((3, 4))."),
+    (call(lm.concat, lm.Input(3), lm.Input(3)), "Give them as one list: [a, b]."),
+    (call(lm.Input, 4, dtype="long"), 'Write "int64".'),
+    (call(lm.Input, 4, dtype="torch.float32"), 'Write "float32".'),
+    (call(lm.Input, 4, dtype="fp16"), 'Write "float16".'),
+    (lambda: fit()["val_loss"], NO_DATA),
+    (lambda: fit()["validation_loss"], NO_DATA),
+    (call(lm.Adam, "1e-3"), "A rate is a number, without quotes, or a schedule."),
+    (call(MODEL.evaluate, X, Y), "Inputs and targets are one argument, a pair: (x, y)."),
+    (call(fit, lm.data.Dataset((X, Y))), INPUTS),
+    (call(step, (X, Y)), INPUTS),
+    (call(lm.Rescale, [1.0, 2.0]), ONE_SCALE),
+    (call(fit, validation=0.2), SPLIT),
+    (call(fit, validation_split=0.2), SPLIT),
+    (call(fit, verbose=0), "Here it is progress=False for verbose=0, and progress=True for 1"),
+    (call(fit, class_weights={"classes": {1: 2.0}}), OF_ONE_LOSS),
     ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_a_wrong_call_says_what_to_write(wrong, advice):
@@ -187,24 +185,19 @@ def test_missing_and_surplus_arguments_are_refused():
 
 
 # One for each reason.
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("call", "advice"),
-    [
-        ("Linear(784, 256)", "Write Linear(256): the input's features are inferred, leave them"),
-        ("Linear(10, 'relu')", "Write Linear(10), ReLU(): an activation is a layer of its own."),
-        ("Conv2d(3, 6, 5)", "Write Conv2d(6, 5): the input's channels are"),
-        ("Conv2d(3, 6, kernel_size=5)", "Here it is called window. Write Conv2d(6, 5): the in"),
-        ("BatchNorm(1)", "Write BatchNorm(): the input's size is inferred, leave it out."),
-        ("LayerNorm((3, 64))", "Write LayerNorm(axes=(-2, -1)): axes are given instead of a shape"),
-        ("MultiHeadAttention(64, 8)", "Write MultiHeadAttention(8, features=64) for PyTorch's"),
-        ("Upsample(2)", "Write Upsample(size=2) for a size, as in PyTorch, or Upsample(scale=2)"),
-        ("Dropout(0.5, True)", "Write Dropout(0.5): memory is planned, so there is no in-place"),
-        (
-            "Adam([], 0.01)",
-            "Write Adam(0.01): fit and training know the parameters, leave them out.",
-        ),
-        ("Adam(0.01, 0.9, 0.99)", "Write Adam(0.01, beta1=0.9, beta2=0.99)."),
-    ],
+    ("Linear(784, 256)", "Write Linear(256): the input's features are inferred, leave them"),
+    ("Linear(10, 'relu')", "Write Linear(10), ReLU(): an activation is a layer of its own."),
+    ("Conv2d(3, 6, 5)", "Write Conv2d(6, 5): the input's channels are"),
+    ("Conv2d(3, 6, kernel_size=5)", "Here it is called window. Write Conv2d(6, 5): the in"),
+    ("BatchNorm(1)", "Write BatchNorm(): the input's size is inferred, leave it out."),
+    ("LayerNorm((3, 64))", "Write LayerNorm(axes=(-2, -1)): axes are given instead of a shape"),
+    ("MultiHeadAttention(64, 8)", "Write MultiHeadAttention(8, features=64) for PyTorch's"),
+    ("Upsample(2)", "Write Upsample(size=2) for a size, as in PyTorch, or Upsample(scale=2)"),
+    ("Dropout(0.5, True)", "Write Dropout(0.5): memory is planned, so there is no in-place"),
+    ("Adam([], 0.01)", "Write Adam(0.01): fit and training know the parameters, leave them out."),
+    ("Adam(0.01, 0.9, 0.99)", "Write Adam(0.01, beta1=0.9, beta2=0.99)."),
 )
 def test_a_call_in_the_order_of_another_framework_is_shown_as_lamina_writes_it(call, advice):
     error = refused(DefinitionError, eval, f"lm.{call}", {"lm": lm})
@@ -342,12 +335,10 @@ def test_functions_of_the_user_that_give_something_else_are_refused():
     assert "expected  2 tensors of the same shapes and dtypes" in text
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "values", "options"),
-    [
-        *(("fit", (X, Y), {}), ("fit", (X,), {"y": Y}), ("evaluate", (X, Y), {})),
-        ("fit", ({"x": X}, {"y": Y}), {}),
-    ],
+    *(("fit", (X, Y), {}), ("fit", (X,), {"y": Y}), ("evaluate", (X, Y), {})),
+    ("fit", ({"x": X}, {"y": Y}), {}),
 )
 def test_separate_inputs_and_targets_are_asked_for_as_a_pair(name, values, options):
     how = {"optimizer": lm.SGD(0.1)} if name == "fit" else {}

@@ -99,16 +99,14 @@ def test_every_name_is_refused_with_its_text(owner, instances):
         assert text in error_text(AttributeError, getattr, one, name), name
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("owner", "name", "text"),
-    [
-        (MODEL, "summary", "'Model' object has no attribute 'summary'. print(model.network) "),
-        # Names that no table has: of the same name without underscores or capitals.
-        (lm.ops, "logsigmoid", "Here it is lm.LogSigmoid."),
-        (lm.ops, "rms_norm", "Here it is lm.RMSNorm."),
-        (lm.ops, "huber_loss", "Here it is lm.Huber()."),
-        (lm, "Dataloader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
-    ],
+    (MODEL, "summary", "'Model' object has no attribute 'summary'. print(model.network) "),
+    # Names that no table has: of the same name without underscores or capitals.
+    (lm.ops, "logsigmoid", "Here it is lm.LogSigmoid."),
+    (lm.ops, "rms_norm", "Here it is lm.RMSNorm."),
+    (lm.ops, "huber_loss", "Here it is lm.Huber()."),
+    (lm, "Dataloader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
 )
 def test_a_name_of_another_framework_is_refused_with_the_name_here(owner, name, text):
     assert text in error_text(AttributeError, getattr, owner, name)
@@ -162,14 +160,12 @@ class Named:
         return type(name, (), {"__module__": module, "__call__": call})()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("one", "advice"),
-    [
-        (Named("torch.nn.modules.linear", "Linear"), "Here it is lm.Linear."),
-        (Named("torch.nn.modules.batchnorm", "BatchNorm2d"), "Here it is lm.BatchNorm()."),
-        (Named("keras.src.layers.core.dense", "Dense"), "Here it is lm.Linear(features)."),
-        (Named("torch.nn.modules.module", "Module"), "A layer of your own is a subclass of lm."),
-    ],
+    (Named("torch.nn.modules.linear", "Linear"), "Here it is lm.Linear."),
+    (Named("torch.nn.modules.batchnorm", "BatchNorm2d"), "Here it is lm.BatchNorm()."),
+    (Named("keras.src.layers.core.dense", "Dense"), "Here it is lm.Linear(features)."),
+    (Named("torch.nn.modules.module", "Module"), "A layer of your own is a subclass of lm."),
 )
 def test_a_layer_of_another_framework_in_a_network(one, advice):
     lines = error_text(DefinitionError, lm.Sequential, lm.Input(3), lm.ReLU(), one).splitlines()
@@ -179,14 +175,12 @@ def test_a_layer_of_another_framework_in_a_network(one, advice):
     assert lines[3].startswith(f"  {advice}")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("argument", "one", "advice"),
-    [
-        ("loss", Named("torch.nn.modules.loss", "CrossEntropyLoss"), "lm.CrossEntropy() takes raw"),
-        ("loss", type(Named("torch.nn.modules.loss", "MSELoss")), "Here it is lm.MSE()."),
-        ("optimizer", Named("torch.optim.adam", "Adam"), "Here it is lm.Adam."),
-        ("metrics", [Named("keras.src.metrics", "Accuracy")], "Here it is lm.Accuracy."),
-    ],
+    ("loss", Named("torch.nn.modules.loss", "CrossEntropyLoss"), "lm.CrossEntropy() takes raw"),
+    ("loss", type(Named("torch.nn.modules.loss", "MSELoss")), "Here it is lm.MSE()."),
+    ("optimizer", Named("torch.optim.adam", "Adam"), "Here it is lm.Adam."),
+    ("metrics", [Named("keras.src.metrics", "Accuracy")], "Here it is lm.Accuracy."),
 )
 def test_an_argument_of_another_framework(argument, one, advice):
     how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)} | {argument: one}
@@ -277,20 +271,18 @@ def known(name: str, package: str = "lamina") -> bool:
 SAME = {"Input", "Layer", "Sequential"}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("names", "package"),
-    [
-        (data.TORCH_MODULES, "lamina"),
-        (data.TORCH_OPTIMIZERS, "lamina"),
-        (data.TORCH_SCHEDULERS, "lamina.learning.schedules"),
-        (data.TORCH_INITIALISERS, "lamina.layers.init"),
-        (data.KERAS_LAYERS, "lamina"),
-        (data.KERAS_LOSSES, "lamina"),
-        (data.KERAS_OPTIMIZERS, "lamina"),
-        (data.KERAS_METRICS, "lamina"),
-        (data.KERAS_SCHEDULES, "lamina.learning.schedules"),
-        (data.KERAS_INITIALISERS, "lamina.layers.init"),
-    ],
+    (data.TORCH_MODULES, "lamina"),
+    (data.TORCH_OPTIMIZERS, "lamina"),
+    (data.TORCH_SCHEDULERS, "lamina.learning.schedules"),
+    (data.TORCH_INITIALISERS, "lamina.layers.init"),
+    (data.KERAS_LAYERS, "lamina"),
+    (data.KERAS_LOSSES, "lamina"),
+    (data.KERAS_OPTIMIZERS, "lamina"),
+    (data.KERAS_METRICS, "lamina"),
+    (data.KERAS_SCHEDULES, "lamina.learning.schedules"),
+    (data.KERAS_INITIALISERS, "lamina.layers.init"),
 )
 def test_every_name_of_the_frameworks_has_a_row(names, package):
     lacking = [n for n in names.split() if n not in SAME and not known(n, package)]
@@ -321,13 +313,11 @@ SOURCED = {
 }
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("option", "value"),
-    [
-        *(("betas", (0.9, 0.99)), ("etas", (0.5, 1.2)), ("normalized_shape", (2, 2))),
-        *(("num_parameters", 2), ("return_sequences", True), ("size_average", False)),
-        ("translate", (0.1, 0.1)),
-    ],
+    *(("betas", (0.9, 0.99)), ("etas", (0.5, 1.2)), ("normalized_shape", (2, 2))),
+    *(("num_parameters", 2), ("return_sequences", True), ("size_average", False)),
+    ("translate", (0.1, 0.1)),
 )
 def test_a_call_in_advice_is_one_that_lamina_takes(option, value):
     for name, one in SOURCED.items():

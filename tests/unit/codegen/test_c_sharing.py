@@ -95,15 +95,13 @@ def short(code: Function, number: int) -> Value:
     return code.load(code.offset(code.parameters[0], number, "float"), FLOAT)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("write", "numbers", "words"),
-    [
-        (scaled, (3, 5), OPENCL),
-        (divided, (3, 5), OPENCL_PROCESSOR),
-        # They differ in their exponents.
-        (multiplied, (2.0, 4.0), OPENCL_PROCESSOR),
-        (short, (3, 5), OPENCL_PROCESSOR),
-    ],
+    (scaled, (3, 5), OPENCL),
+    (divided, (3, 5), OPENCL_PROCESSOR),
+    # They differ in their exponents.
+    (multiplied, (2.0, 4.0), OPENCL_PROCESSOR),
+    (short, (3, 5), OPENCL_PROCESSOR),
     ids=["for GPUs", "divisors", "floats", "short"],
 )
 def test_other_functions_are_not_shared(write, numbers, words):

@@ -111,9 +111,8 @@ CHAINS: dict[str, tuple[list[Tensor], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS)
-def test_products_whose_results_are_not_read_elsewhere_are_a_chain(name):
-    results, is_chain = CHAINS[name]
+@pytest.mark.cases("results, is_chain", CHAINS)
+def test_products_whose_results_are_not_read_elsewhere_are_a_chain(results, is_chain):
     found = kinds(program_of(results, target=CHAINED))
     assert (found == ["Chain"]) == is_chain
     assert found.count("Contraction") == (0 if is_chain else 2)

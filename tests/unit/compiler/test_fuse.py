@@ -50,12 +50,10 @@ def test_a_leaf_updated_by_a_concat_of_its_own_slices_is_read_before_it_is_store
     assert len(temporaries(program, 2, 40)) == 1
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "optimizer",
-    [
-        *(lm.SGD(0.1), lm.SGD(0.1, momentum=0.9, nesterov=True), lm.Adagrad(), lm.AdamW(1e-3)),
-        *(ADAM, lm.RMSProp(1e-2, momentum=0.9, centered=True)),
-    ],
+    *(lm.SGD(0.1), lm.SGD(0.1, momentum=0.9, nesterov=True), lm.Adagrad(), lm.AdamW(1e-3)),
+    *(ADAM, lm.RMSProp(1e-2, momentum=0.9, centered=True)),
     ids=lambda optimizer: type(optimizer).__name__,
 )
 def test_update_is_the_epilogue_of_the_weight_gradient(optimizer, training_program):
@@ -139,9 +137,8 @@ STEPS: dict[str, tuple[list[Tensor], int, int, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_tensors_are_fused_or_stored(name):
-    outputs, steps, stored, shape = STEPS[name]
+@pytest.mark.cases("outputs, steps, stored, shape", STEPS)
+def test_tensors_are_fused_or_stored(outputs, steps, stored, shape):
     program = program_of(outputs)
     assert (len(program.steps), len(temporaries(program, *shape))) == (steps, stored)
 
@@ -162,9 +159,8 @@ UPDATES: dict[str, tuple[list[tuple[Tensor, Tensor]], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", UPDATES)
-def test_updates_that_read_other_elements_go_through_copies(name):
-    updates, copies = UPDATES[name]
+@pytest.mark.cases("updates, copies", UPDATES)
+def test_updates_that_read_other_elements_go_through_copies(updates, copies):
     assert len(program_of([], updates).of_kind("temporary")) == copies
 
 
@@ -260,9 +256,8 @@ NARROWED: dict[str, tuple[Narrowing, tuple[int, int] | int]] = {
 }
 
 
-@pytest.mark.parametrize("name", NARROWED)
-def test_a_cast_to_fewer_bytes_is_stored(name, monkeypatch):
-    make, expected = NARROWED[name]
+@pytest.mark.cases("make, expected", NARROWED)
+def test_a_cast_to_fewer_bytes_is_stored(make, expected, monkeypatch):
     wide = ops.sum(leaf("x", "parameter", (500, 40), float64), 1)
     outputs = list(make(wide, ops.cast(wide, "float32")))
     chosen = program_of(outputs)
@@ -392,9 +387,8 @@ SIMPLER: dict[str, tuple[Tensor, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SIMPLER)
-def test_ops_become_simpler_ones(name):
-    tensor, expected = SIMPLER[name]
+@pytest.mark.cases("tensor, expected", SIMPLER)
+def test_ops_become_simpler_ones(tensor, expected):
     (result,) = simplified(tensor)
     assert result.dtype == tensor.dtype
     for op in expected:

@@ -168,9 +168,8 @@ STORED: dict[str, tuple[list[Tensor], dict[str, Any], int, int]] = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("name", STORED)
-def test_an_operand_is_stored_if_that_costs_less(name, rounding):
-    results, costs, steps, prepared = STORED[name]
+@pytest.mark.cases("results, costs, steps, prepared", STORED)
+def test_an_operand_is_stored_if_that_costs_less(results, costs, steps, prepared, rounding):
     program = program_of(rounding, results, **costs)
     assert (len(program.steps), program.prepared) == (steps, prepared)
     assert (program.prepared > 0) == {"x", "w0"}.isdisjoint(operands_of(program))

@@ -60,15 +60,13 @@ OF_RANK = replace(TOTAL, segment=axis_index(TOTAL.axis))
 OUTSIDE = "reaches outside temporary scatter_add.order i32[30]: rank + 1"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("program", "number", "stage", "said"),
-    [
-        (PROGRAM, 0, replace(SORT, key=HALF), "a key is not an integer: 0.5"),
-        (PROGRAM, 1, replace(TOTAL, key=HALF), "a key is not an integer: 0.5"),
-        (WIDE, 0, replace(SORT, dtype=int64), "positions cannot be i64"),
-        (PROGRAM, 1, OF_RANK, "nothing iterates axis rank"),
-        (PROGRAM, 0, replace(SORT, index=SORT.index + 1), OUTSIDE),
-    ],
+    (PROGRAM, 0, replace(SORT, key=HALF), "a key is not an integer: 0.5"),
+    (PROGRAM, 1, replace(TOTAL, key=HALF), "a key is not an integer: 0.5"),
+    (WIDE, 0, replace(SORT, dtype=int64), "positions cannot be i64"),
+    (PROGRAM, 1, OF_RANK, "nothing iterates axis rank"),
+    (PROGRAM, 0, replace(SORT, index=SORT.index + 1), OUTSIDE),
 )
 def test_faults_are_found(program, number, stage, said):
     steps = list(program.steps)

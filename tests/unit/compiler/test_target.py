@@ -174,12 +174,10 @@ def test_plans_are_made_for_the_engine_that_is_named(recomputing):
     assert net.max_batch_size(peak, **TRAINING, engine="interpreter") == 8
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layers", "batch"),
-    [
-        ((lm.Input(4), lm.Linear(32), lm.ReLU(), lm.Linear(2)), 512),  # 128 bytes are hidden
-        ((lm.Input(64), lm.Linear(2)), 256),  # 256 bytes are read
-    ],
+    ((lm.Input(4), lm.Linear(32), lm.ReLU(), lm.Linear(2)), 512),  # 128 bytes are hidden
+    ((lm.Input(64), lm.Linear(2)), 256),  # 256 bytes are read,
     ids=("temporaries", "inputs"),
 )
 @pytest.mark.parametrize("memory", ["10 MiB", "64 GiB"])

@@ -84,13 +84,11 @@ def test_buffers_are_arrays_without_a_copy():
 # Construction -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("arrays", "text"),
-    [
-        ((np.zeros((5, 1, 8, 8), "u1"), np.zeros(5, "i8")), "5 examples: x u8[1, 8, 8], y i64[]"),
-        ((np.zeros((1, 3)),), "1 example: x f64[3]"),
-        (((np.zeros((4, 3), "f4"), np.zeros((4, 5), "i4")),), "4 examples: x0 f32[3], x1 i32[5]"),
-    ],
+    ((np.zeros((5, 1, 8, 8), "u1"), np.zeros(5, "i8")), "5 examples: x u8[1, 8, 8], y i64[]"),
+    ((np.zeros((1, 3)),), "1 example: x f64[3]"),
+    (((np.zeros((4, 3), "f4"), np.zeros((4, 5), "i4")),), "4 examples: x0 f32[3], x1 i32[5]"),
 )
 def test_a_data_set_shows_examples_shapes_and_dtypes(arrays, text):
     data = Dataset(*arrays)
@@ -124,28 +122,26 @@ LONG_DOUBLES = (
 )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("inputs", "kind", "problem"),
-    [
-        (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
-        (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
-        (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
-        ({"a": 1.0}, DataError, "the inputs['a'] are not an array"),
-        ({"a": {"b": [1.0]}}, DataError, "the inputs['a'] are not an array"),
-        ({"a": [[1.0], [1.0, 2.0]]}, DataError, "the inputs['a'] cannot be converted"),
-        ({}, DataError, "the dict of inputs is empty"),
-        ({0: [1.0]}, DataError, "the names of the inputs are words"),
-        ([[1.0], [1.0, 2.0]], DataError, "the inputs cannot be converted to an array"),
-        (([1.0], [[1.0], [1.0, 2.0]]), DataError, "the inputs[1] cannot be converted to an array"),
-        (["cat", "dog"], DTypeError, "the inputs have an unknown dtype"),
-        ((), DataError, "the tuple of inputs is empty"),
-        (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
-        (np.zeros((2, 3), np.longdouble), DTypeError, LONG_DOUBLES),
-        (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
-        (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
-        (np.array(["cat", "dog"]), DTypeError, "the inputs have an unknown dtype"),
-        (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
-    ],
+    (np.zeros((0, 3), np.float32), DataError, "the inputs hold no data"),
+    (np.zeros((3, 0), np.float32), DataError, "the inputs hold no data"),
+    (np.array(1.0, np.float32), DataError, "the inputs have no axis of examples"),
+    ({"a": 1.0}, DataError, "the inputs['a'] are not an array"),
+    ({"a": {"b": [1.0]}}, DataError, "the inputs['a'] are not an array"),
+    ({"a": [[1.0], [1.0, 2.0]]}, DataError, "the inputs['a'] cannot be converted"),
+    ({}, DataError, "the dict of inputs is empty"),
+    ({0: [1.0]}, DataError, "the names of the inputs are words"),
+    ([[1.0], [1.0, 2.0]], DataError, "the inputs cannot be converted to an array"),
+    (([1.0], [[1.0], [1.0, 2.0]]), DataError, "the inputs[1] cannot be converted to an array"),
+    (["cat", "dog"], DTypeError, "the inputs have an unknown dtype"),
+    ((), DataError, "the tuple of inputs is empty"),
+    (np.array([[1], [1, 2]], object), DTypeError, "the inputs have an unknown dtype"),
+    (np.zeros((2, 3), np.longdouble), DTypeError, LONG_DOUBLES),
+    (np.zeros(3, np.uint32), DTypeError, "the inputs have an unknown dtype"),
+    (np.zeros(3, np.complex64), DTypeError, "the inputs have an unknown dtype"),
+    (np.array(["cat", "dog"]), DTypeError, "the inputs have an unknown dtype"),
+    (np.zeros(3, ">f4" if np.little_endian else "<f4"), DTypeError, "the inputs have an"),
 )
 def test_wrong_arrays_are_refused(inputs, kind, problem):
     error = refused(kind, lambda: Dataset(inputs))
@@ -195,17 +191,15 @@ def test_tensors_of_pytorch_become_arrays(torch):
     assert Dataset((conjugated.real, conjugated.imag)).inputs[1].tolist() == [-2]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("make", "advice"),
-    [
-        ("zeros(2, 3).to_sparse()", "Make a dense tensor: tensor.to_dense()."),
-        ("zeros(2, 3).to_sparse_csr()", "Make a dense tensor: tensor.to_dense()."),
-        ("zeros(2, 3).to(torch.float8_e5m2)", "an array: tensor.float().cpu().numpy()."),
-        (
-            "nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)",
-            "Pad its rows: torch.nested.to_padded_tensor(tensor, 0.0).",
-        ),
-    ],
+    ("zeros(2, 3).to_sparse()", "Make a dense tensor: tensor.to_dense()."),
+    ("zeros(2, 3).to_sparse_csr()", "Make a dense tensor: tensor.to_dense()."),
+    ("zeros(2, 3).to(torch.float8_e5m2)", "an array: tensor.float().cpu().numpy()."),
+    (
+        "nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged)",
+        "Pad its rows: torch.nested.to_padded_tensor(tensor, 0.0).",
+    ),
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
 def test_tensors_of_pytorch_without_an_array_have_advice_that_works(make, advice, torch):

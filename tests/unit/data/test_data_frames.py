@@ -401,25 +401,23 @@ AS_NUMBERS = "convert them to numbers, 1200.5"
 DATES = "different words that look like dates, such as"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("texts", "doubt", "advice"),
-    [
-        (["12,50", "7,25", "12,50"], f"2 {NUMBERS} '12,50'", AS_NUMBERS),
-        (
-            ["1,200", "3,500,000.25", None],
-            f"2 {NUMBERS}",
-            f"{AS_NUMBERS}, or say of a file what marks decimals, decimal='.' or decimal=','",
-        ),
-        (["12%", "3.5 %", "7%"], f"3 {NUMBERS} '12%'", AS_NUMBERS),
-        (["$12", "€ 3.50", "£7"], f"3 {NUMBERS} '$12'", AS_NUMBERS),
-        (["31.12.2024", "1.2.25"], f"2 {DATES} '31.12.2024'", "convert them to dates, 2024-12-31"),
-        (["12/31/2024 10:30", "2024/1/2"], f"2 {DATES}", "convert them to dates, 2024-12-31"),
-        (
-            [f"id{number % 11}" for number in range(20)],
-            "11 different words that hardly repeat, such as 'id0'",
-            "leave it out if it numbers the rows",
-        ),
-    ],
+    (["12,50", "7,25", "12,50"], f"2 {NUMBERS} '12,50'", AS_NUMBERS),
+    (
+        ["1,200", "3,500,000.25", None],
+        f"2 {NUMBERS}",
+        f"{AS_NUMBERS}, or say of a file what marks decimals, decimal='.' or decimal=','",
+    ),
+    (["12%", "3.5 %", "7%"], f"3 {NUMBERS} '12%'", AS_NUMBERS),
+    (["$12", "€ 3.50", "£7"], f"3 {NUMBERS} '$12'", AS_NUMBERS),
+    (["31.12.2024", "1.2.25"], f"2 {DATES} '31.12.2024'", "convert them to dates, 2024-12-31"),
+    (["12/31/2024 10:30", "2024/1/2"], f"2 {DATES}", "convert them to dates, 2024-12-31"),
+    (
+        [f"id{number % 11}" for number in range(20)],
+        "11 different words that hardly repeat, such as 'id0'",
+        "leave it out if it numbers the rows",
+    ),
 )
 def test_words_that_look_like_mistakes_warn(texts, doubt, advice):
     frame = {"a": texts, "y": [0.5 * number for number in range(len(texts))]}
@@ -444,21 +442,19 @@ def test_words_that_are_no_mistakes_do_not_warn():
     from_frame({"a": [*names[:10], *names[:10]]})
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("values", "row", "scaled"),
-    [
-        ([14.62] * 1000, 14.63, 0.01),
-        (np.full(1000, 14.62, "f4"), 14.63, 0.01),
-        ([0.1 + 0.2, 0.3, 0.3], 0.4, 0.1),
-        (np.nextafter(np.full(9, 1e3, "f4"), np.arange(9, dtype="f4") * 1e3), 1001, 1),
-        ([-7] * 3, -9, -2),
-        ([0.0, 0.0], 3, 3),
-        ([datetime.datetime(2024, 12, 31, 7)] * 3, datetime.datetime(2025, 1, 2, 7), 2),
-        ([5.0, None, 5.0], 6, 1),
-        # A small deviation that is no rounding.
-        ([1e9, 1e9 + 2], 1e9 + 4, 3),
-        (np.array([1000.0, 1000.5], "f4"), 1001, 3),
-    ],
+    ([14.62] * 1000, 14.63, 0.01),
+    (np.full(1000, 14.62, "f4"), 14.63, 0.01),
+    ([0.1 + 0.2, 0.3, 0.3], 0.4, 0.1),
+    (np.nextafter(np.full(9, 1e3, "f4"), np.arange(9, dtype="f4") * 1e3), 1001, 1),
+    ([-7] * 3, -9, -2),
+    ([0.0, 0.0], 3, 3),
+    ([datetime.datetime(2024, 12, 31, 7)] * 3, datetime.datetime(2025, 1, 2, 7), 2),
+    ([5.0, None, 5.0], 6, 1),
+    # A small deviation that is no rounding.
+    ([1e9, 1e9 + 2], 1e9 + 4, 3),
+    (np.array([1000.0, 1000.5], "f4"), 1001, 3),
 )
 def test_only_a_deviation_beyond_rounding_scales_a_column(values, row, scaled):
     data = from_frame({"a": values}, standardise=True, gaps="mean")
@@ -478,14 +474,12 @@ def test_masked_elements_of_a_column_are_gaps():
     assert words.coding.features == ("a=", "a=q", "a=r")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("values", "words", "codes"),
-    [
-        ([10, 2, 10], ("10", "2"), [0, 1, 0]),
-        ([1.5, 2.0, None], ("", "1.5", "2"), [1, 2, 0]),
-        ([True, False, True], ("False", "True"), [1, 0, 1]),
-        (["b", "a", None], ("", "a", "b"), [2, 1, 0]),
-    ],
+    ([10, 2, 10], ("10", "2"), [0, 1, 0]),
+    ([1.5, 2.0, None], ("", "1.5", "2"), [1, 2, 0]),
+    ([True, False, True], ("False", "True"), [1, 0, 1]),
+    (["b", "a", None], ("", "a", "b"), [2, 1, 0]),
 )
 @pytest.mark.parametrize("form", ["frame", "series", "categorical", "arrow", "arrow by name"])
 def test_categories_are_words_whatever_they_are(form, values, words, codes, pandas):

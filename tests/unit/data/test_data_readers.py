@@ -101,12 +101,10 @@ def test_npy_files_of_no_numbers_or_of_another_size_are_refused(tmp_path):
     assert "does not match its header" in fault(path, FileFormatError).problem
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("position", "field", "problem"),
-    [
-        (24, 2**31, "the header of x.npy declares more than the file can hold"),
-        (10, zipfile.ZIP_BZIP2, "x.npy is compressed by a method that NumPy does not use"),
-    ],
+    (24, 2**31, "the header of x.npy declares more than the file can hold"),
+    (10, zipfile.ZIP_BZIP2, "x.npy is compressed by a method that NumPy does not use"),
 )
 def test_a_zip_bomb_or_an_unusual_compression_is_refused(tmp_path, position, field, problem):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -251,15 +249,13 @@ COUNT = "has another number of columns than the first"
 NO_ROW = "the first line is not a row of a table"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("text", "kind", "problem", "found"),
-    [
-        ("1,2\n\n3,4\n5\n", FileFormatError, f"line 4 {COUNT}", "1"),
-        ("a,b\n1,2,3\n", FileFormatError, f"line 2 {COUNT}", "3"),
-        ("hello\n", FileFormatError, NO_ROW, "'hello'"),
-        ("\n\n", FileFormatError, NO_ROW, "''"),
-        ("a,b\n", DataError, "the table has no rows", "only a header"),
-    ],
+    ("1,2\n\n3,4\n5\n", FileFormatError, f"line 4 {COUNT}", "1"),
+    ("a,b\n1,2,3\n", FileFormatError, f"line 2 {COUNT}", "3"),
+    ("hello\n", FileFormatError, NO_ROW, "'hello'"),
+    ("\n\n", FileFormatError, NO_ROW, "''"),
+    ("a,b\n", DataError, "the table has no rows", "only a header"),
 )
 def test_a_fault_is_named_with_its_position(tmp_path, text, kind, problem, found):
     error = fault(table(tmp_path, text), kind)
@@ -451,23 +447,21 @@ LONGER = "the file goes on after its last element"
 HUGE = header(0x0E, *[2**32 - 1] * 32) + bytes(100)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("content", "text"),
-    [
-        (compress(NOISE)[:5000], "size on disk  5,000 bytes, compressed"),
-        (compress(NOISE[:-1]), "7,855 bytes"),
-        *((packed(ZEROS + b"\0"), LONGER) for packed in (bytes, compress)),
-        (compress(ZEROS) + b"tail", "the file is damaged"),
-        (FLIPPED, "BadGzipFile: CRC check failed"),
-        *(
-            (bytes([0, 0, 8, n]) + b"\0\0\0\1" * n, f"  expected  1 to 32\n  found     {n}\n")
-            for n in (0, 33, 255)
-        ),
-        (header(8, 10, 28, 28)[:-3], "  expected  16 bytes of header\n  found     13 bytes\n"),
-        (header(8, 0, 2**32 - 1, 2**32 - 1), "the header declares an array without elements"),
-        # Refused before it is read.
-        *((HUGE, "  size on disk  "), (compress(HUGE), "  stored")),
-    ],
+    (compress(NOISE)[:5000], "size on disk  5,000 bytes, compressed"),
+    (compress(NOISE[:-1]), "7,855 bytes"),
+    *((packed(ZEROS + b"\0"), LONGER) for packed in (bytes, compress)),
+    (compress(ZEROS) + b"tail", "the file is damaged"),
+    (FLIPPED, "BadGzipFile: CRC check failed"),
+    *(
+        (bytes([0, 0, 8, n]) + b"\0\0\0\1" * n, f"  expected  1 to 32\n  found     {n}\n")
+        for n in (0, 33, 255)
+    ),
+    (header(8, 10, 28, 28)[:-3], "  expected  16 bytes of header\n  found     13 bytes\n"),
+    (header(8, 0, 2**32 - 1, 2**32 - 1), "the header declares an array without elements"),
+    # Refused before it is read.
+    *((HUGE, "  size on disk  "), (compress(HUGE), "  stored")),
 )
 def test_a_damaged_file_is_refused(tmp_path, content, text):
     assert text in str(idx_fault(tmp_path / "file", content))

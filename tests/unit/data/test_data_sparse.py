@@ -81,13 +81,11 @@ def test_examples_are_selected_as_those_of_the_dense_array():
             np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("more", "how"),
-    [
-        (lambda data: (*data, WEIGHTS), {}),
-        (lambda data: lm.data.Dataset(*data, weights=WEIGHTS), {}),
-        *((tuple, how) for how in ({"shuffle": False}, {"class_weights": "balanced"})),
-    ],
+    (lambda data: (*data, WEIGHTS), {}),
+    (lambda data: lm.data.Dataset(*data, weights=WEIGHTS), {}),
+    *((tuple, how) for how in ({"shuffle": False}, {"class_weights": "balanced"})),
 )
 def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(more, how):
     sparse, dense = (more((inputs, TRAIN.targets)) for inputs in (SPARSE, DENSE))

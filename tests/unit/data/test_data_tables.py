@@ -132,16 +132,14 @@ def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("text", "doubted"),
-    [
-        (",a,y\n0,7,1\n1,8,0\n2,9,1\n", True),
-        (",a,y\n5,w,1\n3,w,0\n9,w,1\n", True),
-        ("0,7.5,1\n1,8.5,0\n2,9.5,1\n", True),
-        ("n,a,y\n0,7,1\n1,8,0\n2,9,1\n", False),
-        (",a,y\n0,7,1\n0,8,0\n2,9,1\n", False),
-        ("1990,7.5,1\n1991,8.5,0\n1992,9.5,1\n", False),
-    ],
+    (",a,y\n0,7,1\n1,8,0\n2,9,1\n", True),
+    (",a,y\n5,w,1\n3,w,0\n9,w,1\n", True),
+    ("0,7.5,1\n1,8.5,0\n2,9.5,1\n", True),
+    ("n,a,y\n0,7,1\n1,8,0\n2,9,1\n", False),
+    (",a,y\n0,7,1\n0,8,0\n2,9,1\n", False),
+    ("1990,7.5,1\n1991,8.5,0\n1992,9.5,1\n", False),
 )
 def test_a_first_column_that_numbers_the_rows_is_doubted(tmp_path, text, doubted):
     path = table(tmp_path, text)
@@ -311,44 +309,42 @@ def test_cells_that_are_bools_are_numbers(tmp_path):
 # The notation of files: delimiters, decimal marks, marks between thousands, quotes ----------------
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("text", "features", "inputs"),
-    [
-        ("1,5;2,25;0\n2,5;3,5;1\n", ("0", "1"), [[1.5, 2.25], [2.5, 3.5]]),
-        ("size, m2;b;y\n30,5;2;0\n40;3;1\n", ("size, m2", "b"), [[30.5, 2], [40, 3]]),
-        ("a;b;y\n-1,5e1;,25;0\n+2,5;NA;1\n", ("a", "b"), [[-15, 0.25], [2.5, 7]]),
-        ('a,b,y\n"1,5","2,25",0\n"2,5","3",1\n', ("a", "b"), [[1.5, 2.25], [2.5, 3]]),
-        ("a;w;y\n1,5;Ulm, Alb;0\n2,5;Ulm, Alb;1\n", ("a", "w=Ulm, Alb"), [[1.5, 1], [2.5, 1]]),
-        ('a,w,y\n1.5,"p;q;r",0\n2.5,"p;q;r",1\n', ("a", "w=p;q;r"), [[1.5, 1], [2.5, 1]]),
-        ('a,"b;c","d;e",y\n1.5,"2",3,0\n2.5,"2",4,1\n', ("a", "b;c", "d;e"), None),
-        ('a,"b;c;d",y\n1.5,"p;q;r",0\n2.5,"p;q;r",1\n', ("a", "b;c;d=p;q;r"), [[1.5, 1], [2.5, 1]]),
-        ("a\tb, c\ty\n1,5\t2;3\t0\n2,5\t2;3\t1\n", ("a", "b, c=2;3"), [[1.5, 1], [2.5, 1]]),
-        ('a;b,w,y\n"1,5",p; q,0\n"2,5",p; q,1\n', ("a;b", "w=p; q"), [[1.5, 1], [2.5, 1]]),
-        ("a|w|y\n1,5|p, q|0\n2,5|p, q|1\n", ("a", "w=p, q"), [[1.5, 1], [2.5, 1]]),
-        ("sep=;\na;y\n1,5;0\n2,5;1\n", ("a",), [[1.5], [2.5]]),
-        ("\n \n# 2024, by us\n\n# more\n;;\na;b;y\n1,5;2;0\n", ("a", "b"), [[1.5, 2]]),
-        ("# a;b;y\n1,5;2;0\n2,5;3;1\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
-        ("#;b;y\n1,5;w;0\n2,5;w;1\n", ("#", "b=w"), [[1.5, 1], [2.5, 1]]),
-        ("#id;b;y\nu;1,5;0\nu;2,5;1\n", ("#id=u", "b"), [[1, 1.5], [1, 2.5]]),
-        ('"a\nb";y\n1,5;0\n2,5;1\n', ("a\nb",), [[1.5], [2.5]]),
-        ("a;w;y\n1,5;\u0661;0\n2,5;\uff12;1\n", ("a", "w=\u0661", "w=\uff12"), None),
-        ("a;\u0663\n1,5;0\n2,5;1\n", ("a",), [[1.5], [2.5]]),
-        # Where other numbers show the decimal mark, the other mark is between thousands.
-        ("a;b;y\n1,5;1.200;0\n2,5;-15.000;1\n", ("a", "b"), [[1.5, 1200], [2.5, -15000]]),
-        ("a;b;y\n1.5;1,200;0\n2.5;15,000;1\n", ("a", "b"), [[1.5, 1200], [2.5, 15000]]),
-        ("a;y\n1.234,5;0\n12;1\n", ("a",), [[1234.5], [12]]),
-        ("a;y\n1,234,567;0\n1.5;1\n", ("a",), [[1234567], [1.5]]),
-        ("a;y\n1.234.567;0\n;1\n", ("a",), [[1234567], [7]]),
-        ("a;y\n1 234,5;0\n1\u202f234 ;1\n", ("a",), [[1234.5], [1234]]),
-        ("a;y\n1'234.5;0\n1'234'567;1\n1.5;2\n", ("a",), [[1234.5], [1234567], [1.5]]),
-        ("a;w;y\n1,5;12.34.56;0\n2,5;1.2345;1\n", ("a", "w=1.2345", "w=12.34.56"), None),
-        # Rows that end with a delimiter, and spaces before quotes.
-        ("a;b;y\n1,5;2;0;\n2,5;;1;\n", ("a", "b"), [[1.5, 2], [2.5, 7]]),
-        ("a;b;y;\n1,5;2;0;\n2,5;3;1;\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
-        ("a;b;y;;\n1,5;2;0\n2,5;3;1;;;\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
-        ("1,5;2;0;\n2,5;3;1;\n", ("0", "1"), [[1.5, 2], [2.5, 3]]),
-        ('"a", "b, c", "y"\n"1,5", "2", 0\n"2,5", "3", 1\n', ("a", "b, c"), [[1.5, 2], [2.5, 3]]),
-    ],
+    ("1,5;2,25;0\n2,5;3,5;1\n", ("0", "1"), [[1.5, 2.25], [2.5, 3.5]]),
+    ("size, m2;b;y\n30,5;2;0\n40;3;1\n", ("size, m2", "b"), [[30.5, 2], [40, 3]]),
+    ("a;b;y\n-1,5e1;,25;0\n+2,5;NA;1\n", ("a", "b"), [[-15, 0.25], [2.5, 7]]),
+    ('a,b,y\n"1,5","2,25",0\n"2,5","3",1\n', ("a", "b"), [[1.5, 2.25], [2.5, 3]]),
+    ("a;w;y\n1,5;Ulm, Alb;0\n2,5;Ulm, Alb;1\n", ("a", "w=Ulm, Alb"), [[1.5, 1], [2.5, 1]]),
+    ('a,w,y\n1.5,"p;q;r",0\n2.5,"p;q;r",1\n', ("a", "w=p;q;r"), [[1.5, 1], [2.5, 1]]),
+    ('a,"b;c","d;e",y\n1.5,"2",3,0\n2.5,"2",4,1\n', ("a", "b;c", "d;e"), None),
+    ('a,"b;c;d",y\n1.5,"p;q;r",0\n2.5,"p;q;r",1\n', ("a", "b;c;d=p;q;r"), [[1.5, 1], [2.5, 1]]),
+    ("a\tb, c\ty\n1,5\t2;3\t0\n2,5\t2;3\t1\n", ("a", "b, c=2;3"), [[1.5, 1], [2.5, 1]]),
+    ('a;b,w,y\n"1,5",p; q,0\n"2,5",p; q,1\n', ("a;b", "w=p; q"), [[1.5, 1], [2.5, 1]]),
+    ("a|w|y\n1,5|p, q|0\n2,5|p, q|1\n", ("a", "w=p, q"), [[1.5, 1], [2.5, 1]]),
+    ("sep=;\na;y\n1,5;0\n2,5;1\n", ("a",), [[1.5], [2.5]]),
+    ("\n \n# 2024, by us\n\n# more\n;;\na;b;y\n1,5;2;0\n", ("a", "b"), [[1.5, 2]]),
+    ("# a;b;y\n1,5;2;0\n2,5;3;1\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
+    ("#;b;y\n1,5;w;0\n2,5;w;1\n", ("#", "b=w"), [[1.5, 1], [2.5, 1]]),
+    ("#id;b;y\nu;1,5;0\nu;2,5;1\n", ("#id=u", "b"), [[1, 1.5], [1, 2.5]]),
+    ('"a\nb";y\n1,5;0\n2,5;1\n', ("a\nb",), [[1.5], [2.5]]),
+    ("a;w;y\n1,5;\u0661;0\n2,5;\uff12;1\n", ("a", "w=\u0661", "w=\uff12"), None),
+    ("a;\u0663\n1,5;0\n2,5;1\n", ("a",), [[1.5], [2.5]]),
+    # Where other numbers show the decimal mark, the other mark is between thousands.
+    ("a;b;y\n1,5;1.200;0\n2,5;-15.000;1\n", ("a", "b"), [[1.5, 1200], [2.5, -15000]]),
+    ("a;b;y\n1.5;1,200;0\n2.5;15,000;1\n", ("a", "b"), [[1.5, 1200], [2.5, 15000]]),
+    ("a;y\n1.234,5;0\n12;1\n", ("a",), [[1234.5], [12]]),
+    ("a;y\n1,234,567;0\n1.5;1\n", ("a",), [[1234567], [1.5]]),
+    ("a;y\n1.234.567;0\n;1\n", ("a",), [[1234567], [7]]),
+    ("a;y\n1 234,5;0\n1\u202f234 ;1\n", ("a",), [[1234.5], [1234]]),
+    ("a;y\n1'234.5;0\n1'234'567;1\n1.5;2\n", ("a",), [[1234.5], [1234567], [1.5]]),
+    ("a;w;y\n1,5;12.34.56;0\n2,5;1.2345;1\n", ("a", "w=1.2345", "w=12.34.56"), None),
+    # Rows that end with a delimiter, and spaces before quotes.
+    ("a;b;y\n1,5;2;0;\n2,5;;1;\n", ("a", "b"), [[1.5, 2], [2.5, 7]]),
+    ("a;b;y;\n1,5;2;0;\n2,5;3;1;\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
+    ("a;b;y;;\n1,5;2;0\n2,5;3;1;;;\n", ("a", "b"), [[1.5, 2], [2.5, 3]]),
+    ("1,5;2;0;\n2,5;3;1;\n", ("0", "1"), [[1.5, 2], [2.5, 3]]),
+    ('"a", "b, c", "y"\n"1,5", "2", 0\n"2,5", "3", 1\n', ("a", "b, c"), [[1.5, 2], [2.5, 3]]),
 )
 def test_delimiter_and_decimal_mark_are_found(tmp_path, text, features, inputs, recwarn):
     path = table(tmp_path, text)
@@ -365,29 +361,27 @@ def test_delimiter_and_decimal_mark_are_found(tmp_path, text, features, inputs, 
     np.testing.assert_array_equal(again.inputs(path), data.inputs)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("text", "options", "expected"),
-    [
-        # Commas in a single column of numbers are decimal.
-        ("size\n1,5\n2,25\n", {}, {"size": [1.5, 2.25]}),
-        ("size\n1.234,5\n", {}, {"size": [1234.5]}),
-        ('"size, m"\n1,5\n', {}, {"size, m": [1.5]}),
-        ("\n1,5\n2\n,5\n", {}, {"0": [1.5, 2, 0.5]}),
-        ("1,5\n2,5\n", {"decimal": ","}, {"0": [1.5, 2.5]}),
-        ("1,5\n2,5\n", {"decimal": "."}, {"0": [1, 2], "1": [5, 5]}),
-        ("1,5\n2,5\n", {"delimiter": ","}, {"0": [1, 2], "1": [5, 5]}),
-        ("1,5\n2,-5\n", {}, {"0": [1, 2], "1": [5, -5]}),
-        ("1,5\n2,5.5\n", {}, {"0": [1, 2], "1": [5, 5.5]}),
-        ("a,b\n1,5\n2,5\n", {}, {"a": [1, 2], "b": [5, 5]}),
-        ("a,b\n1,5\n2,5\n", {"decimal": ","}, {"a": [1, 2], "b": [5, 5]}),
-        ("a;b\n 1 ;x\n;y\n", {}, {"a": [1, np.nan], "b": ["x", "y"]}),
-        # Several spaces align columns.
-        ("  a  b \n  1  2 \n 10 20 \n", {"delimiter": " "}, {"a": [1, 10], "b": [2, 20]}),
-        # An unnamed last column with a value stays, and a named one without values.
-        ("a;b;\n1;2;\n3;4;5\n", {}, {"a": [1, 3], "b": [2, 4], "": [np.nan, 5]}),
-        ("1;;\n3;;4\n", {}, {"0": [1, 3], "1": [None] * 2, "2": [np.nan, 4]}),
-        ("a;b;c\n1;2;\n", {"kinds": {"c": "word"}}, {"a": [1], "b": [2], "c": [None]}),
-    ],
+    # Commas in a single column of numbers are decimal.
+    ("size\n1,5\n2,25\n", {}, {"size": [1.5, 2.25]}),
+    ("size\n1.234,5\n", {}, {"size": [1234.5]}),
+    ('"size, m"\n1,5\n', {}, {"size, m": [1.5]}),
+    ("\n1,5\n2\n,5\n", {}, {"0": [1.5, 2, 0.5]}),
+    ("1,5\n2,5\n", {"decimal": ","}, {"0": [1.5, 2.5]}),
+    ("1,5\n2,5\n", {"decimal": "."}, {"0": [1, 2], "1": [5, 5]}),
+    ("1,5\n2,5\n", {"delimiter": ","}, {"0": [1, 2], "1": [5, 5]}),
+    ("1,5\n2,-5\n", {}, {"0": [1, 2], "1": [5, -5]}),
+    ("1,5\n2,5.5\n", {}, {"0": [1, 2], "1": [5, 5.5]}),
+    ("a,b\n1,5\n2,5\n", {}, {"a": [1, 2], "b": [5, 5]}),
+    ("a,b\n1,5\n2,5\n", {"decimal": ","}, {"a": [1, 2], "b": [5, 5]}),
+    ("a;b\n 1 ;x\n;y\n", {}, {"a": [1, np.nan], "b": ["x", "y"]}),
+    # Several spaces align columns.
+    ("  a  b \n  1  2 \n 10 20 \n", {"delimiter": " "}, {"a": [1, 10], "b": [2, 20]}),
+    # An unnamed last column with a value stays, and a named one without values.
+    ("a;b;\n1;2;\n3;4;5\n", {}, {"a": [1, 3], "b": [2, 4], "": [np.nan, 5]}),
+    ("1;;\n3;;4\n", {}, {"0": [1, 3], "1": [None] * 2, "2": [np.nan, 4]}),
+    ("a;b;c\n1;2;\n", {"kinds": {"c": "word"}}, {"a": [1], "b": [2], "c": [None]}),
 )
 def test_columns_are_read_as_numbers(tmp_path, text, options, expected):
     columns = read_table(table(tmp_path, text), **options)
@@ -466,15 +460,13 @@ def test_the_notation_is_an_option(tmp_path):
     assert load(path, kinds={"a": "word"}).coding.decimal == "."
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("rows", "problem", "line"),
-    [
-        ('3,"w\n4,w\n', "a quote is opened and not closed", "unexpected end of data, in line 5"),
-        ('3,"4\n', "a quote is opened and not closed", "unexpected end of data, in line 4"),
-        ('3,"w" x\n', "text follows the closing quote of a cell", "in line 4"),
-        ('3,"w\n4,"w"\n', "text follows the closing quote of a cell", "in line 5"),
-        (f"3,{'w' * 131_073}\n", "a cell is longer than is usual", "(131072), in line 4"),
-    ],
+    ('3,"w\n4,w\n', "a quote is opened and not closed", "unexpected end of data, in line 5"),
+    ('3,"4\n', "a quote is opened and not closed", "unexpected end of data, in line 4"),
+    ('3,"w" x\n', "text follows the closing quote of a cell", "in line 4"),
+    ('3,"w\n4,"w"\n', "text follows the closing quote of a cell", "in line 5"),
+    (f"3,{'w' * 131_073}\n", "a cell is longer than is usual", "(131072), in line 4"),
 )
 def test_wrong_quotes_are_refused_with_their_line(tmp_path, rows, problem, line):
     for read, other in itertools.product((load, read_table), ("5", "x")):

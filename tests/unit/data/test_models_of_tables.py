@@ -41,12 +41,10 @@ def test_a_model_takes_the_frame_after_loading(make, tmp_path):
         assert scores == model.evaluate(data, lm.MSE())
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("words", "advice"),
-    [
-        ("one-hot", "The table needs lm.Input(3): size, town=Bonn, town=Ulm."),
-        ("index", "The table needs lm.Input(1): size; and lm.Input(1, dtype='int64'): town."),
-    ],
+    ("one-hot", "The table needs lm.Input(3): size, town=Bonn, town=Ulm."),
+    ("index", "The table needs lm.Input(1): size; and lm.Input(1, dtype='int64'): town."),
 )
 def test_a_network_of_another_size_is_told_the_features(words, advice):
     table = {"size": [30, 52], "town": ["Ulm", "Bonn"], "rent": [1.5, 2]}
@@ -67,12 +65,10 @@ def test_a_missing_number_of_a_frame_is_named_by_its_column(package):
     assert ("data", "input 0 is not finite at example 1, column 'b'") in error.facts
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "make_part",
-    [
-        lambda net: lm.Network(net.inputs, lm.Softmax()(net.outputs[0])),
-        lambda net: lm.Sequential(lm.Input(3), net, lm.Softmax()),
-    ],
+    lambda net: lm.Network(net.inputs, lm.Softmax()(net.outputs[0])),
+    lambda net: lm.Sequential(lm.Input(3), net, lm.Softmax()),
     ids=["of outputs", "after it"],
 )
 @pytest.mark.parametrize("when", ["before", "after", "loaded"])
@@ -295,28 +291,26 @@ ADVICE = (
 TOWNS = {"town": ["Ulm", "Bonn", "Ulm"], "size": [1.0, 2.0, 4.0], "y": [0.5, 1.5, 2.5]}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("change", "options", "expected", "found"),
-    [
-        (
-            {"town": ["Ulm", "Aalen", "Ulm"]},
-            {},
-            *(f"words of 'town': 2; number 0 is {town!r}" for town in ("Bonn", "Aalen")),
-        ),
-        (
-            {"town": ["Ulm", "Bonn", "Ulm1"]},
-            {},
-            *("words of 'town': 2", "words of 'town': 3; number 2 is 'Ulm1'"),
-        ),
-        (
-            {"size": [1.0, 2.0, 6.0]},
-            {"standardise": True},
-            *("mean of 'size': 0.0", "mean of 'size': 3.0"),
-        ),
-        ({"rooms": [1.0, 2.0, 3.0]}, {}, "columns: 2", "columns: 3; number 2 is 'rooms'"),
-        ({}, {"words": "index"}, "words='one-hot'", "words='index'"),
-        ({"y": [1.0, 2.0, 3.0]}, {}, "kind of 'y': number", "kind of 'y': class"),
-    ],
+    (
+        {"town": ["Ulm", "Aalen", "Ulm"]},
+        {},
+        *(f"words of 'town': 2; number 0 is {town!r}" for town in ("Bonn", "Aalen")),
+    ),
+    (
+        {"town": ["Ulm", "Bonn", "Ulm1"]},
+        {},
+        *("words of 'town': 2", "words of 'town': 3; number 2 is 'Ulm1'"),
+    ),
+    (
+        {"size": [1.0, 2.0, 6.0]},
+        {"standardise": True},
+        *("mean of 'size': 0.0", "mean of 'size': 3.0"),
+    ),
+    ({"rooms": [1.0, 2.0, 3.0]}, {}, "columns: 2", "columns: 3; number 2 is 'rooms'"),
+    ({}, {"words": "index"}, "words='one-hot'", "words='index'"),
+    ({"y": [1.0, 2.0, 3.0]}, {}, "kind of 'y': number", "kind of 'y': class"),
 )
 def test_data_that_is_coded_separately_is_refused(change, options, expected, found):
     data, other = from_frame(TOWNS, "y"), from_frame({**TOWNS, **change}, "y", **options)

@@ -149,19 +149,17 @@ def test_a_run_continues_after_the_training_steps_done():
 UNEVEN = np.split(np.arange(29), np.cumsum([5, 1, 8, 12]))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("source", "how", "rows"),
-    [
-        (batches_of(TRAIN, 20), {"epochs": 1}, [IN_ORDER]),
-        (batches_of(TRAIN, 20), {"epochs": 1, "drop_last": True}, [IN_ORDER[:-1]]),
-        # Batches as they are.
-        (
-            Stream([(TRAIN.inputs[one], TRAIN.targets[one]) for one in UNEVEN], regroup=False),
-            *({"epochs": 2}, [UNEVEN] * 2),
-        ),
-        # An epoch continues the stream of the one before.
-        (Stream(batches_of(TRAIN, 20), steps_per_epoch=5), {"epochs": 4}, [[*IN_ORDER * 2][:20]]),
-    ],
+    (batches_of(TRAIN, 20), {"epochs": 1}, [IN_ORDER]),
+    (batches_of(TRAIN, 20), {"epochs": 1, "drop_last": True}, [IN_ORDER[:-1]]),
+    # Batches as they are.
+    (
+        Stream([(TRAIN.inputs[one], TRAIN.targets[one]) for one in UNEVEN], regroup=False),
+        *({"epochs": 2}, [UNEVEN] * 2),
+    ),
+    # An epoch continues the stream of the one before.
+    (Stream(batches_of(TRAIN, 20), steps_per_epoch=5), {"epochs": 4}, [[*IN_ORDER * 2][:20]]),
 )
 def test_an_epoch_has_the_batches_of_its_source(source, how, rows):
     parameters, history = trained(source, **how)

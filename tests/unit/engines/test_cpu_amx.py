@@ -149,15 +149,13 @@ def in_tile_registers(
             yield schedule
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("b", "m", "n", "k", "transposed"),
-    [
-        (1, 33, 31, 65, ""),  # a row more than two tiles; a K that is odd
-        (1, 16, 17, 64, "l"),
-        (2, 37, 50, 70, "r"),
-        (3, 50, 33, 34, "lr"),
-        (1, 100, 64, 128, ""),
-    ],
+    (1, 33, 31, 65, ""),  # a row more than two tiles; a K that is odd
+    (1, 16, 17, 64, "l"),
+    (2, 37, 50, 70, "r"),
+    (3, 50, 33, 34, "lr"),
+    (1, 100, 64, 128, ""),
 )
 def test_products_equal_the_oracles(b, m, n, k, transposed, engine):
     leaves = Leaves()
@@ -207,18 +205,16 @@ def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch):
     assert ["amx_32x2" in text for text in texts] == [True, False]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("vectors", "refusal", "ending"),
-    [
-        ("", lambda: "", "threads, amx"),
-        (
-            *("", lambda: "Invalid argument"),
-            "threads, avx512 (the system refuses the tile registers of AMX: Invalid argument)",
-        ),
-        # The system is not asked.
-        ("avx512", None, "threads, avx512"),
-        ("amx", lambda: "Invalid argument", "  system    refuses tile registers: Invalid argument"),
-    ],
+    ("", lambda: "", "threads, amx"),
+    (
+        *("", lambda: "Invalid argument"),
+        "threads, avx512 (the system refuses the tile registers of AMX: Invalid argument)",
+    ),
+    # The system is not asked.
+    ("avx512", None, "threads, avx512"),
+    ("amx", lambda: "Invalid argument", "  system    refuses tile registers: Invalid argument"),
     ids=["permitted", "refused", "not wanted", "wanted and refused"],
 )
 def test_tiles_are_used_if_the_system_permits_it(vectors, refusal, ending, monkeypatch):
@@ -275,29 +271,25 @@ def test_convolutions_and_gradients_of_images_prefer_tile_registers_to_winograd(
     assert share > 0.9
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("case", "kernels"),
-    [
-        (Convolution((4, 64), (1, 3), padding=(0, 0), n=48), {"31x2", "31x1"}),
-        # Three rows of positions with two rows of padding between them, and the last two rows.
-        (Convolution((8, 8), (3, 3), padding=(1, 1), n=32), {"28x2", "18x2"}),
-        # Rows of positions are further apart than they are long: each has its own tiles.
-        (Convolution((25, 25), (3, 3), stride=2, n=32), {"12x2"}),
-    ],
+    (Convolution((4, 64), (1, 3), padding=(0, 0), n=48), {"31x2", "31x1"}),
+    # Three rows of positions with two rows of padding between them, and the last two rows.
+    (Convolution((8, 8), (3, 3), padding=(1, 1), n=32), {"28x2", "18x2"}),
+    # Rows of positions are further apart than they are long: each has its own tiles.
+    (Convolution((25, 25), (3, 3), stride=2, n=32), {"12x2"}),
     ids=["pieces of rows", "several rows", "strided"],
 )
 def test_tiles_have_the_fewest_registers(case, kernels):
     assert kernels_of(case.program()) == kernels
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "case",
-    [
-        Convolution((16, 16), (3, 3), channels=48, padding=(1, 1)),
-        Convolution((16, 16), (3, 3), n=15, padding=(1, 1)),
-        # Rows of two positions, far apart: tiles would be nearly empty.
-        Convolution((32, 32), (3, 31)),
-    ],
+    Convolution((16, 16), (3, 3), channels=48, padding=(1, 1)),
+    Convolution((16, 16), (3, 3), n=15, padding=(1, 1)),
+    # Rows of two positions, far apart: tiles would be nearly empty.
+    Convolution((32, 32), (3, 31)),
     ids=["half a tile of channels", "few results", "short rows"],
 )
 def test_tile_registers_that_would_be_half_empty_are_not_used(case):
@@ -308,15 +300,13 @@ def test_tile_registers_that_would_be_half_empty_are_not_used(case):
 SAME = Convolution((16, 16), (3, 3), padding=(1, 1))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("case", "result", "processor", "expected"),
-    [
-        (SAME, "y", ZEN_4, (IMPLICIT_GEMM, True, False)),
-        # Pairs are not gathered from positions that lie a stride apart.
-        (replace(SAME, n=32, stride=2), "x", SAPPHIRE_RAPIDS, (COL2IM, True, False)),
-        (Convolution((12, 12), (5, 5), n=32), "x", ZEN_4, (COL2IM, True, False)),
-        (Convolution((12, 12), (5, 5), n=32), "x", SAPPHIRE_RAPIDS, (IMPLICIT_GEMM, True, True)),
-    ],
+    (SAME, "y", ZEN_4, (IMPLICIT_GEMM, True, False)),
+    # Pairs are not gathered from positions that lie a stride apart.
+    (replace(SAME, n=32, stride=2), "x", SAPPHIRE_RAPIDS, (COL2IM, True, False)),
+    (Convolution((12, 12), (5, 5), n=32), "x", ZEN_4, (COL2IM, True, False)),
+    (Convolution((12, 12), (5, 5), n=32), "x", SAPPHIRE_RAPIDS, (IMPLICIT_GEMM, True, True)),
     ids=["without tiles", "strided gradient", "gradient without tiles", "gradient"],
 )
 def test_algorithms_depend_on_tile_registers(case, result, processor, expected):

@@ -128,9 +128,8 @@ PACKED = {
 }
 
 
-@pytest.mark.parametrize("case", PACKED)
-def test_weights_are_packed_if_several_runs_or_steps_use_them(case):
-    made, users, at_load, elements = PACKED[case]
+@pytest.mark.cases("made, users, at_load, elements", PACKED)
+def test_weights_are_packed_if_several_runs_or_steps_use_them(made, users, at_load, elements):
     program = made()
     prepackings = decide(program, PROCESSOR).prepackings
     assert [len(one.users) for one in prepackings] == users
@@ -216,12 +215,10 @@ def test_long_reductions_are_split_into_blocks_for_all_threads(size, expected):
     assert (layout.threads, len(layout.shared_offsets)) == expected
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("rows", "columns", "split"),
-    [
-        *((2048, 100, True), (2085, 4000, True)),
-        *((2047, 100, False), (2048, 5000, False), (40, 4000, False)),
-    ],
+    *((2048, 100, True), (2085, 4000, True)),
+    *((2047, 100, False), (2048, 5000, False), (40, 4000, False)),
 )
 def test_long_columns_are_split_so_that_rows_are_read_in_order(rows, columns, split):
     x = lm.Input(rows, columns)

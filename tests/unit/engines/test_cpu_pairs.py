@@ -106,19 +106,17 @@ def engine(monkeypatch):
 strided = partial(Convolution, stride=2, batch=3, channels=8, n=20, whole=True)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("case", "paired"),
-    [
-        (strided((16, 16), (3, 3), padding=(1, 1)), True),
-        (strided((16, 16), (1, 1)), True),
-        (strided((16, 16), (1, 1), padding=(2, 2)), True),
-        (strided((20, 20), (5, 5), stride=3), True),
-        (strided((4, 8, 8), (3, 3, 3), padding=(1, 1)), True),
-        # Odd numbers of positions.
-        (strided((18, 18), (3, 3), padding=(1, 1)), False),
-        (strided((18, 18), (1, 1)), False),
-        (strided((64,), (3,)), False),
-    ],
+    (strided((16, 16), (3, 3), padding=(1, 1)), True),
+    (strided((16, 16), (1, 1)), True),
+    (strided((16, 16), (1, 1), padding=(2, 2)), True),
+    (strided((20, 20), (5, 5), stride=3), True),
+    (strided((4, 8, 8), (3, 3, 3), padding=(1, 1)), True),
+    # Odd numbers of positions.
+    (strided((18, 18), (3, 3), padding=(1, 1)), False),
+    (strided((18, 18), (1, 1)), False),
+    (strided((64,), (3,)), False),
     ids=str,
 )
 def test_strided_gradients_of_weights_are_pairs(case, paired):

@@ -59,14 +59,12 @@ def test_positions_have_32_bits_where_all_of_them_fit(size, width):
     assert all(loop.startswith(f"for ({width} ") for loop in loops)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("shape", "axes", "needed"),
-    [
-        ((10, 70), 1, 71),
-        ((10, 3, 20), (0, 2), 10 * 21 + 11),
-        ((10, 1000), 1, 8 * 129 + 9),
-        ((2, 3), 1, 0),
-    ],
+    ((10, 70), 1, 71),
+    ((10, 3, 20), (0, 2), 10 * 21 + 11),
+    ((10, 1000), 1, 8 * 129 + 9),
+    ((2, 3), 1, 0),
     ids=["one loop", "two loops", "blocks", "unrolled"],
 )
 def test_the_iterations_of_a_work_item_are_counted(shape, axes, needed):
@@ -188,14 +186,12 @@ def test_scatters_are_sorted_by_as_many_work_items_as_there_are_values():
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("words", "dtype"),
-    [
-        (C99, "float32"),
-        (C99, "mixed-bfloat16"),
-        (C99, "mixed-float16"),
-        (C99_WITH_HALF, "mixed-float16"),
-    ],
+    (C99, "float32"),
+    (C99, "mixed-bfloat16"),
+    (C99, "mixed-float16"),
+    (C99_WITH_HALF, "mixed-float16"),
     ids=["float32", "bfloat16 as integers", "float16 as integers", "float16 as a type"],
 )
 def test_a_training_step_runs_in_c99(words, dtype, tmp_path):

@@ -108,14 +108,12 @@ def _wavefronts(load: MatrixLoad, tile: int, tile_k: int, size: int) -> tuple[in
 M, K = Axis("m", 16), Axis("k", 16)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("index", "expected"),
-    [
-        (axis_index(M) * 16 + axis_index(K), True),
-        (axis_index(M) * 20 + axis_index(K), False),
-        (axis_index(M) * 16 + axis_index(K) + 4, False),
-        (axis_index(M) * 24 + axis_index(K) + 8, True),
-    ],
+    (axis_index(M) * 16 + axis_index(K), True),
+    (axis_index(M) * 20 + axis_index(K), False),
+    (axis_index(M) * 16 + axis_index(K) + 4, False),
+    (axis_index(M) * 24 + axis_index(K) + 8, True),
 )
 def test_vectors_are_copied_if_they_begin_at_whole_vectors(index, expected):
     view = Apply("cast", (Load("x", index, bfloat16),), float32)

@@ -96,14 +96,12 @@ def rows(*shape: int) -> Tensor:
 ALONE = replace(TRAITS, local_bytes=0, largest_group=1)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("step", "traits", "kinds"),
-    [
-        (product(1, 4096, 256), LARGE_GPU, TreeSchedule | PassesSchedule),
-        (product(256, 4096, 1), LARGE_GPU, TreeSchedule | PassesSchedule),
-        (product(64, 64, 64), ALONE, ContractionSchedule),
-        (only_step(ops.softmax(rows(2048, 512), 1)), LARGE_GPU, RowSchedule),
-    ],
+    (product(1, 4096, 256), LARGE_GPU, TreeSchedule | PassesSchedule),
+    (product(256, 4096, 1), LARGE_GPU, TreeSchedule | PassesSchedule),
+    (product(64, 64, 64), ALONE, ContractionSchedule),
+    (only_step(ops.softmax(rows(2048, 512), 1)), LARGE_GPU, RowSchedule),
     ids=["row", "column", "without groups", "long rows"],
 )
 def test_the_first_candidate_is_of_a_kind(step, traits, kinds):

@@ -41,36 +41,32 @@ def test_a_device_is_chosen_by_number_or_by_a_substring_of_its_name():
     assert numbers == ["1", "1", "2", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "said"),
-    [
-        ("opencl:0", "cannot be used\n  opencl:0  Broken: no compiler"),
-        ("opencl:9", "there is no OpenCL device number 9\n  opencl:0  Broken"),
-        ("opencl:9", "\n  opencl:0  Broken: no compiler\n  opencl:1"),
-        ("opencl:9", "Did you mean 'opencl:1'? lamina.devices(), or `lamina devices`"),
-        ("opencl:01", "there is no OpenCL device number 01"),
-        ("opencl:01", "Did you mean 'opencl:1'?"),
-        ("opencl:arc", "no OpenCL device is named 'arc'"),
-        ("opencl:arc", "  lamina.devices(), or `lamina devices` on the command line, lists all"),
-        ("opencl:radeno", "Did you mean 'opencl:radeon'?"),
-        ("opencl:Radoen", "Did you mean 'opencl:radeon'?"),
-    ],
+    ("opencl:0", "cannot be used\n  opencl:0  Broken: no compiler"),
+    ("opencl:9", "there is no OpenCL device number 9\n  opencl:0  Broken"),
+    ("opencl:9", "\n  opencl:0  Broken: no compiler\n  opencl:1"),
+    ("opencl:9", "Did you mean 'opencl:1'? lamina.devices(), or `lamina devices`"),
+    ("opencl:01", "there is no OpenCL device number 01"),
+    ("opencl:01", "Did you mean 'opencl:1'?"),
+    ("opencl:arc", "no OpenCL device is named 'arc'"),
+    ("opencl:arc", "  lamina.devices(), or `lamina devices` on the command line, lists all"),
+    ("opencl:radeno", "Did you mean 'opencl:radeon'?"),
+    ("opencl:Radoen", "Did you mean 'opencl:radeon'?"),
 )
 def test_a_device_that_is_missing_or_broken_is_refused(name, said):
     several = found(("Broken", "no compiler"), ("Radeon RX", ""))
     assert said in error_text(EngineError, lambda: chosen(name, several))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("change", "said"),
-    [
-        ({}, ""),
-        ({"version": "OpenCL 1.1 Mesa 22.3.6"}, "needs OpenCL 1.2, the driver has OpenCL 1.1"),
-        ({"available": 0}, "not available"),
-        ({"compiler_available": 0}, "no compiler"),
-        ({"endian_little": 0}, "big-endian"),
-        ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
-    ],
+    ({}, ""),
+    ({"version": "OpenCL 1.1 Mesa 22.3.6"}, "needs OpenCL 1.2, the driver has OpenCL 1.1"),
+    ({"available": 0}, "not available"),
+    ({"compiler_available": 0}, "no compiler"),
+    ({"endian_little": 0}, "big-endian"),
+    ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
 )
 def test_an_unusable_device_has_a_problem(change, said):
     whole = {

@@ -99,11 +99,10 @@ FAULTS = {
 
 
 @pytest.mark.usefixtures("kept")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.cases("method, routine, doing", FAULTS)
 def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
-    opencl_name, driver, on_call, fault
+    opencl_name, driver, on_call, method, routine, doing
 ):
-    method, routine, doing = FAULTS[fault]
     model = lm.Model(network(), engine=opencl_name, seed=3)
     after: list[dict[str, Any]] = []
     faults: list[bool] = []
@@ -197,14 +196,12 @@ def test_a_model_that_cannot_be_restored_is_reported(opencl_name, driver, on_cal
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("method", "status", "routine"),
-    [
-        ("allocate", "MEM_OBJECT_ALLOCATION_FAILURE", "clCreateBuffer"),
-        ("build", "OUT_OF_HOST_MEMORY", "clBuildProgram"),
-        ("kernel", "OUT_OF_HOST_MEMORY", "clCreateKernel"),
-        ("sequence", "OUT_OF_HOST_MEMORY", "clFinalizeCommandBufferKHR"),
-    ],
+    ("allocate", "MEM_OBJECT_ALLOCATION_FAILURE", "clCreateBuffer"),
+    ("build", "OUT_OF_HOST_MEMORY", "clBuildProgram"),
+    ("kernel", "OUT_OF_HOST_MEMORY", "clCreateKernel"),
+    ("sequence", "OUT_OF_HOST_MEMORY", "clFinalizeCommandBufferKHR"),
 )
 def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     opencl_name, driver, on_call, method, status, routine

@@ -253,13 +253,11 @@ def test_programs_without_blocks_continue_after_a_failure(engine, monkeypatch):
     assert alone.blocks == []
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("routine", "doing"),
-    [
-        ("CommandQueue", "running a program"),
-        ("Kernel", "creating a program's kernels"),
-        ("enqueue_nd_range_kernel", "running a program"),
-    ],
+    ("CommandQueue", "running a program"),
+    ("Kernel", "creating a program's kernels"),
+    ("enqueue_nd_range_kernel", "running a program"),
 )
 def test_failures_of_the_driver_are_engine_errors(engine, driver, monkeypatch, routine, doing):
     def work() -> None:

@@ -114,16 +114,14 @@ def nothing_made(*arguments: Any) -> None:
     ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_int))[0] = -5
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("function", "refuse", "routine", "doing"),
-    [
-        ("_launch", lambda *_: -5, "clCommandNDRangeKernelKHR", "creating a program's kernels"),
-        ("_finalize", lambda *_: -5, "clFinalizeCommandBufferKHR", "creating a program's kernels"),
-        ("_set_argument", lambda *_: -5, "clSetKernelArg", "creating a program's kernels"),
-        ("_enqueue", lambda *_: -5, "clEnqueueCommandBufferKHR", "running a program"),
-        ("_create", nothing_made, "clCreateCommandBufferKHR", "creating a program's kernels"),
-        ("_create_kernel", nothing_made, "clCreateKernel", "creating a program's kernels"),
-    ],
+    ("_launch", lambda *_: -5, "clCommandNDRangeKernelKHR", "creating a program's kernels"),
+    ("_finalize", lambda *_: -5, "clFinalizeCommandBufferKHR", "creating a program's kernels"),
+    ("_set_argument", lambda *_: -5, "clSetKernelArg", "creating a program's kernels"),
+    ("_enqueue", lambda *_: -5, "clEnqueueCommandBufferKHR", "running a program"),
+    ("_create", nothing_made, "clCreateCommandBufferKHR", "creating a program's kernels"),
+    ("_create_kernel", nothing_made, "clCreateKernel", "creating a program's kernels"),
 )
 def test_refused_command_buffers_are_engine_errors(
     engine, recorder, monkeypatch, function, refuse, routine, doing
@@ -168,13 +166,11 @@ def test_devices_without_a_known_version_of_the_extension_have_no_command_buffer
     assert command_buffers(unknown) is None
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("vendor", "kind", "records"),
-    [
-        ("Intel(R) Corporation", cl.device_type.CPU, False),
-        ("Intel(R) Corporation", cl.device_type.GPU, True),
-        ("The pocl project", cl.device_type.CPU, True),
-    ],
+    ("Intel(R) Corporation", cl.device_type.CPU, False),
+    ("Intel(R) Corporation", cl.device_type.GPU, True),
+    ("The pocl project", cl.device_type.CPU, True),
 )
 def test_a_driver_that_keeps_released_programs_has_no_command_buffers(
     vendor, kind, records, monkeypatch

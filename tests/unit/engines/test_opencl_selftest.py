@@ -148,13 +148,11 @@ def refused_calls(_: Any) -> Any:
     return refusing("OUT_OF_RESOURCES", "clFlush", lambda _: EngineError("refused"))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("method", "wrong", "fault"),
-    [
-        ("sequence", last_number, RECORDED),
-        ("sequence", refused_calls, RECORDED),
-        *(("timed", wrong, TIMERS) for wrong in (seconds(1e-9), seconds(1e6), refused_calls)),
-    ],
+    ("sequence", last_number, RECORDED),
+    ("sequence", refused_calls, RECORDED),
+    *(("timed", wrong, TIMERS) for wrong in (seconds(1e-9), seconds(1e6), refused_calls)),
 )
 def test_recorded_launches_and_wrong_times_of_launches_are_avoided(
     driver, monkeypatch, method, wrong, fault
@@ -299,14 +297,12 @@ class Handle:
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "other",
-    [
-        Handle(name="Arc"),
-        Handle(driver_version="2"),
-        Handle(version="OpenCL 3.1"),
-        Handle(platform=SimpleNamespace(name="ROCm", version="2"), driver_version="1 "),
-    ],
+    Handle(name="Arc"),
+    Handle(driver_version="2"),
+    Handle(version="OpenCL 3.1"),
+    Handle(platform=SimpleNamespace(name="ROCm", version="2"), driver_version="1 "),
 )
 def test_a_verdict_holds_for_one_device_one_driver_and_these_sources(first_use, monkeypatch, other):
     handle: Any = Handle()
@@ -388,18 +384,16 @@ def test_each_check_of_float16_finds_its_fault(driver, native):
     check_faults(checks)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("native", "text", "instead"),
-    [
-        (False, "vload_half(", "1 + vload_half("),
-        (False, "vload_half4(", "1 + vload_half4("),
-        (False, "vstore_half_rte(", "vstore_half_rtz("),
-        (False, "vstore_half4_rte(", "vstore_half4_rtz("),
-        (True, ") + as_half(", ") - as_half("),
-        (True, ") * as_half4(", ") + as_half4("),
-        (True, "convert_half_rte(", "convert_half_rtz("),
-        (True, "convert_float4(as_half4(", "1 + convert_float4(as_half4("),
-    ],
+    (False, "vload_half(", "1 + vload_half("),
+    (False, "vload_half4(", "1 + vload_half4("),
+    (False, "vstore_half_rte(", "vstore_half_rtz("),
+    (False, "vstore_half4_rte(", "vstore_half4_rtz("),
+    (True, ") + as_half(", ") - as_half("),
+    (True, ") * as_half4(", ") + as_half4("),
+    (True, "convert_half_rte(", "convert_half_rtz("),
+    (True, "convert_float4(as_half4(", "1 + convert_float4(as_half4("),
 )
 def test_wrong_functions_and_types_of_float16_are_found(driver, native, text, instead):
     if native and not driver.traits.has_float16:

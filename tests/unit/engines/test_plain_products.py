@@ -126,12 +126,10 @@ def added(other: Scalar) -> Contraction:
     return replace(STEP, stores=(replace(STORE, value=value),))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "step",
-    [
-        replace(STEP, stores=(replace(STORE, accumulate=True),)),
-        added(Load(STORE.buffer, STORE.index, float32)),
-    ],
+    replace(STEP, stores=(replace(STORE, accumulate=True),)),
+    added(Load(STORE.buffer, STORE.index, float32)),
     ids=["accumulated", "read and stored"],
 )
 def test_sums_are_accumulated_in_place(step):
@@ -221,27 +219,25 @@ def rounded(x: Tensor) -> Tensor:
 HALVES = {"dtypes": (bfloat16, bfloat16)}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("step", "dtype", "stored"),
-    [
-        (step_of(lambda x, y, z: ops.tanh(x @ y + z), A, B, BIAS), float32, "tanh({} + x2[i1])"),
-        (
-            step_of(
-                *(lambda x, y, z: ops.cast(ops.where(z <= 0.0, 0.0, wide(x, y)), bfloat16), A, B),
-                *((6, 7),),
-                dtypes=(bfloat16, bfloat16, float32),
-            ),
-            *(bfloat16, "select(x2[7*i0 + i1] <= 0.0, 0, {})"),
+    (step_of(lambda x, y, z: ops.tanh(x @ y + z), A, B, BIAS), float32, "tanh({} + x2[i1])"),
+    (
+        step_of(
+            *(lambda x, y, z: ops.cast(ops.where(z <= 0.0, 0.0, wide(x, y)), bfloat16), A, B),
+            *((6, 7),),
+            dtypes=(bfloat16, bfloat16, float32),
         ),
-        (
-            step_of(lambda x, y: (r := rounded(wide(x, y))) * ops.tanh(r), A, B, **HALVES),
-            *(bfloat16, "f32({}) * tanh(f32({}))"),
-        ),
-        (
-            step_of(lambda x, y: (t := wide(x, y)) * ops.tanh(rounded(t)), A, B, **HALVES),
-            *(float32, "{} * tanh(f32(bf16({})))"),
-        ),
-    ],
+        *(bfloat16, "select(x2[7*i0 + i1] <= 0.0, 0, {})"),
+    ),
+    (
+        step_of(lambda x, y: (r := rounded(wide(x, y))) * ops.tanh(r), A, B, **HALVES),
+        *(bfloat16, "f32({}) * tanh(f32({}))"),
+    ),
+    (
+        step_of(lambda x, y: (t := wide(x, y)) * ops.tanh(rounded(t)), A, B, **HALVES),
+        *(float32, "{} * tanh(f32(bf16({})))"),
+    ),
     ids=["any epilogue", "rounded selection", "only used rounded", "also used unrounded"],
 )
 def test_sums_are_a_plain_product_stored_as_the_epilogue_uses_them(step, dtype, stored):

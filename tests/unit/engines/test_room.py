@@ -122,15 +122,13 @@ def test_initial_values_are_counted_once_while_they_are_drawn(initializer):
     assert peak < 1.2 * size
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layer", "arrays"),
-    [
-        # The largest parameter is drawn in 8 bytes each.
-        (lm.Linear(8), 1),
-        (lm.Linear(8, weight_init=lm.init.Orthogonal()), 5),
-        (lm.Embedding(8, 4, padding=0), 2),
-        (lm.Embedding(8, 4, padding=0, weight_init=lm.init.Orthogonal()), 5),
-    ],
+    # The largest parameter is drawn in 8 bytes each.
+    (lm.Linear(8), 1),
+    (lm.Linear(8, weight_init=lm.init.Orthogonal()), 5),
+    (lm.Embedding(8, 4, padding=0), 2),
+    (lm.Embedding(8, 4, padding=0, weight_init=lm.init.Orthogonal()), 5),
     ids=["uniform", "orthogonal", "padding", "orthogonal with padding"],
 )
 def test_all_that_an_initializer_holds_at_once_is_counted(layer, arrays, fits_exactly):
@@ -352,11 +350,10 @@ SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows says it otherwise")
-@pytest.mark.parametrize("case", SYSTEMS)
+@pytest.mark.cases("files, expected", SYSTEMS)
 def test_available_memory_is_the_smallest_of_the_system_and_every_control_group(
-    case, system, monkeypatch
+    files, expected, system, monkeypatch
 ):
-    files, expected = SYSTEMS[case]
     monkeypatch.setattr(machine_memory, "_rest_of_addresses", lambda: None)
     system(files)
     assert machine_memory.available_bytes() == expected

@@ -87,17 +87,15 @@ def test_iterations_of_a_step_are_timed_one_by_one():
     assert [one.run() for one in pieces] == [1.0] * 5
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("read", "written", "location", "names", "is_repeatable"),
-    [
-        ("p", "p", {}, ("p",), True),
-        ("p", "q", {}, (), True),
-        ("p", "q", {"p": (0, 0, 16), "q": (0, 16, 16)}, (), True),
-        ("p", "q", {"p": (0, 0, 16), "q": (1, 0, 16)}, (), True),
-        ("p", "q", {"p": (0, 0, 16), "q": (0, 12, 16)}, ("p",), True),
-        # Positions in other buffers could be computed from it.
-        ("whole", "p", {"whole": (0, 0, 32), "p": (0, 16, 16)}, ("whole",), False),
-    ],
+    ("p", "p", {}, ("p",), True),
+    ("p", "q", {}, (), True),
+    ("p", "q", {"p": (0, 0, 16), "q": (0, 16, 16)}, (), True),
+    ("p", "q", {"p": (0, 0, 16), "q": (1, 0, 16)}, (), True),
+    ("p", "q", {"p": (0, 0, 16), "q": (0, 12, 16)}, ("p",), True),
+    # Positions in other buffers could be computed from it.
+    ("whole", "p", {"whole": (0, 0, 32), "p": (0, 16, 16)}, ("whole",), False),
 )
 def test_a_step_changes_what_it_reads_by_name_or_by_location(
     read, written, location, names, is_repeatable

@@ -237,12 +237,10 @@ def test_a_file_of_another_kind_is_refused(data, tmp_path):
 
 
 @pytest.mark.parametrize("read", [lm.load, lm.Model(lm.Sequential(lm.Input(2))).load_parameters])
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("data", "found"),
-    [
-        (b"\x80\x04\x95pickled", "a pickle"),
-        (b"PK\x03\x04" + b"\0" * 26 + b"weights/data.pkl", "a zip archive with a pickle"),
-    ],
+    (b"\x80\x04\x95pickled", "a pickle"),
+    (b"PK\x03\x04" + b"\0" * 26 + b"weights/data.pkl", "a zip archive with a pickle"),
 )
 def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_it(read, data, found, tmp_path):
     path = tmp_path / "weights.pt"

@@ -199,12 +199,10 @@ def test_a_hostile_file_is_refused_without_much_memory(name, tmp_path):
     refused_without_much_memory(tmp_path / "model")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "count", "seed", "least"),
-    [
-        pytest.param("interpreter", 250, 1, 15, marks=pytest.mark.sampled),
-        *(("cpu", 50, seed, 2) for seed in (100, 101)),
-    ],
+    pytest.param("interpreter", 250, 1, 15, marks=pytest.mark.sampled),
+    *(("cpu", 50, seed, 2) for seed in (100, 101)),
 )
 def test_changed_networks_run_right_or_are_refused(name, count, seed, least):
     """A short version of `python tools/attack_definitions.py`; no unwritten memory is read."""
@@ -258,9 +256,8 @@ OPS: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_an_op_with_attributes_that_it_does_not_take_is_refused(name, tmp_path):
-    change, expected = OPS[name]
+@pytest.mark.cases("change, expected", OPS)
+def test_an_op_with_attributes_that_it_does_not_take_is_refused(change, expected, tmp_path):
     forge(tmp_path / "model", change)
     error = refused(tmp_path / "model")
     assert expected in error.problem

@@ -70,9 +70,8 @@ def test_ready_networks_have_the_names_and_shapes_of_torchvision(name):
     assert found == expected
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_ready_networks_have_stated_names(name):
-    make, expected = OTHERS[name]
+@pytest.mark.cases("make, expected", OTHERS)
+def test_ready_networks_have_stated_names(make, expected):
     record = make().variables(lm.base.shapes.float32)
     assert [
         key
@@ -132,30 +131,28 @@ def backwards(arrays: dict[str, Any]) -> dict[str, Any]:
     return dict(reversed(arrays.items()))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("net", "arrays", "how", "pairs"),
-    [
-        (two_linear(), backwards(TWO_LINEAR), {"names": {"3": "2"}}, {"1.bias": "0.bias"}),
-        # A layer takes the module of its own name.
-        (two_linear(name="head"), backwards(HEAD), {}, {"1.bias": "0.bias"}),
-        # An array that belongs to no module.
-        *(
-            (with_positions(), POSITIONS, {"names": names}, {"pos.weight": "pos"})
-            for names in ({}, {"pos": "pos"}, {"pos.weight": "pos"})
-        ),
-        *(
-            (with_positions(None), POSITIONS, {"names": {name: "pos"}}, {"1.weight": "pos"})
-            for name in ("1", "1.weight")
-        ),
-        # The others follow in their order.
-        (
-            *(two_linear(), ONE_NAMED, {"names": {"1.weight": "w"}}),
-            {"1.weight": "w", "3.bias": "2.bias"},
-        ),
-        # Skipped parameters keep their first values.
-        (with_positions(), POSITIONS, {"skip": ["pos", "pos.*"]}, {"pos.weight": None}),
-        (two_linear(features=7), TWO_LINEAR, {"skip": ["3.*", "2.*"]}, {"3.weight": None}),
-    ],
+    (two_linear(), backwards(TWO_LINEAR), {"names": {"3": "2"}}, {"1.bias": "0.bias"}),
+    # A layer takes the module of its own name.
+    (two_linear(name="head"), backwards(HEAD), {}, {"1.bias": "0.bias"}),
+    # An array that belongs to no module.
+    *(
+        (with_positions(), POSITIONS, {"names": names}, {"pos.weight": "pos"})
+        for names in ({}, {"pos": "pos"}, {"pos.weight": "pos"})
+    ),
+    *(
+        (with_positions(None), POSITIONS, {"names": {name: "pos"}}, {"1.weight": "pos"})
+        for name in ("1", "1.weight")
+    ),
+    # The others follow in their order.
+    (
+        *(two_linear(), ONE_NAMED, {"names": {"1.weight": "w"}}),
+        {"1.weight": "w", "3.bias": "2.bias"},
+    ),
+    # Skipped parameters keep their first values.
+    (with_positions(), POSITIONS, {"skip": ["pos", "pos.*"]}, {"pos.weight": None}),
+    (two_linear(features=7), TWO_LINEAR, {"skip": ["3.*", "2.*"]}, {"3.weight": None}),
 )
 def test_parameters_take_the_arrays_of_their_names(net, arrays, how, pairs):
     found, first = lm.from_torch(net, arrays, show=False, **how), lm.Model(net).parameters()
@@ -272,21 +269,19 @@ class Module:
         return TWO_LINEAR
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("given", "advice"),
-    [
-        (Module(), "Give its weights: module.state_dict()."),
-        ("weights.pt", "Read it first: torch.load(path, weights_only=True)."),
-        (
-            {"epoch": 3, "state_dict": TWO_LINEAR, "optimizer": {"state": {}}},
-            "The arrays are one of its entries: give state_dict['state_dict'].",
-        ),
-        ({"model": TWO_LINEAR}, "The arrays are one of its entries: give state_dict['model']."),
-        (
-            {"dense": {"kernel": np.zeros(2)}, "head": {"kernel": np.zeros(2)}},
-            "Join the names of nested tables: {'dense.kernel': array}.",
-        ),
-    ],
+    (Module(), "Give its weights: module.state_dict()."),
+    ("weights.pt", "Read it first: torch.load(path, weights_only=True)."),
+    (
+        {"epoch": 3, "state_dict": TWO_LINEAR, "optimizer": {"state": {}}},
+        "The arrays are one of its entries: give state_dict['state_dict'].",
+    ),
+    ({"model": TWO_LINEAR}, "The arrays are one of its entries: give state_dict['model']."),
+    (
+        {"dense": {"kernel": np.zeros(2)}, "head": {"kernel": np.zeros(2)}},
+        "Join the names of nested tables: {'dense.kernel': array}.",
+    ),
 )
 def test_what_is_not_a_state_dict(given, advice):
     text = error_text(DefinitionError, lm.from_torch, two_linear(), given)
@@ -370,9 +365,8 @@ MODULES: dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[i
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_predictions_are_those_of_the_module(name, torch):
-    make, network, shape = MODULES[name]
+@pytest.mark.cases("make, network, shape", MODULES)
+def test_predictions_are_those_of_the_module(make, network, shape, torch):
     torch.manual_seed(0)
     module = make(torch.nn)
     # Running statistics get values of their own.

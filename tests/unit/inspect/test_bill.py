@@ -75,15 +75,13 @@ def test_bytes_are_counted():
         assert found.peak_bytes == sum(getattr(found, f"{part}_bytes") for part in parts)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("optimizer", "slots", "numbers"),
-    [
-        (lm.SGD(0.1), 0, 1),
-        (lm.SGD(0.1, momentum=0.9), 1, 2),
-        (lm.Adagrad(0.1), 1, 2),
-        # The rate, epsilon, beta2, and 1 - beta and log(beta) of both.
-        (lm.Adam(1e-3), 2, 7),
-    ],
+    (lm.SGD(0.1), 0, 1),
+    (lm.SGD(0.1, momentum=0.9), 1, 2),
+    (lm.Adagrad(0.1), 1, 2),
+    # The rate, epsilon, beta2, and 1 - beta and log(beta) of both.
+    (lm.Adam(1e-3), 2, 7),
 )
 def test_state_is_the_optimizers_slots_and_numbers_and_the_step_counter(optimizer, slots, numbers):
     found = SMALL.plan(8, lm.MSE(), optimizer)
@@ -159,12 +157,10 @@ def test_a_memory_too_small_for_one_example_is_refused():
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("text", "count"),
-    [
-        *((4096, 4096), (2e9, 2_000_000_000), ("0", 0), ("512", 512), ("512 B", 512)),
-        *(("500 MB", 500_000_000), ("2 GiB", 2 * 2**30), ("1.5kib", 1536), (" 3 TB ", 3 * 10**12)),
-    ],
+    *((4096, 4096), (2e9, 2_000_000_000), ("0", 0), ("512", 512), ("512 B", 512)),
+    *(("500 MB", 500_000_000), ("2 GiB", 2 * 2**30), ("1.5kib", 1536), (" 3 TB ", 3 * 10**12)),
 )
 def test_amounts_of_memory_are_read(text, count):
     assert MemorySize().read(text) == count
@@ -261,13 +257,11 @@ _WEIGHTS = np.ones(40, "float32")
 
 @pytest.mark.parametrize("micro_batch", [None, 4])
 @pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16"])
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "data",
-    [
-        lm.data.Dataset(_PIXELS, _CLASSES),
-        lm.data.Dataset(_PIXELS, _CLASSES, weights=_WEIGHTS),
-        lm.data.Dataset({"pixels": _PIXELS}, _CLASSES, weights=_WEIGHTS.astype("int32")),
-    ],
+    lm.data.Dataset(_PIXELS, _CLASSES),
+    lm.data.Dataset(_PIXELS, _CLASSES, weights=_WEIGHTS),
+    lm.data.Dataset({"pixels": _PIXELS}, _CLASSES, weights=_WEIGHTS.astype("int32")),
     ids=["bytes", "weights", "names"],
 )
 def test_a_plan_for_data_is_that_of_a_training_on_it(data, dtype, micro_batch):

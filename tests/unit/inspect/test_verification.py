@@ -46,9 +46,8 @@ SOUND: dict[str, tuple[lm.Network, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
-def test_a_sound_network_passes(name):
-    network, loss = SOUND[name]
+@pytest.mark.cases("network, loss", SOUND)
+def test_a_sound_network_passes(network, loss):
     report = lm.verify(network, loss)
     assert report.passed, str(report)
 

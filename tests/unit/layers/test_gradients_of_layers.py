@@ -231,12 +231,10 @@ class Sloped(lm.Layer):
         return y, lm.gradients(ops.sum(y), [x])[0]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("named", "names"),
-    [
-        (True, ["1.body.2.weight", "1.body.2.bias", "1.body.4.weight", "1.body.4.bias"]),
-        (False, ["1.0.weight", "1.0.bias", "1.2.weight", "1.2.bias"]),
-    ],
+    (True, ["1.body.2.weight", "1.body.2.bias", "1.body.4.weight", "1.body.4.bias"]),
+    (False, ["1.0.weight", "1.0.bias", "1.2.weight", "1.2.bias"]),
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_layer_takes_gradients_through_a_network_in_it(tmp_path, named, names, dtype):

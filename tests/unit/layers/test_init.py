@@ -62,17 +62,15 @@ def test_options_shift_and_scale_the_numbers():
     np.testing.assert_allclose(shifted, 0.5 * normal + 2, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("initializer", "deviation"),
-    [
-        (init.XavierUniform(gain=2.0), 2.0 * math.sqrt(2 / (40 * 9 + 60 * 9))),
-        (init.XavierNormal(), math.sqrt(2 / (40 * 9 + 60 * 9))),
-        (init.KaimingUniform(), math.sqrt(2 / (40 * 9))),
-        (init.KaimingUniform(slope=math.sqrt(5.0)), math.sqrt(1 / (3 * 40 * 9))),
-        (init.KaimingNormal(mode="fan_out"), math.sqrt(2 / (60 * 9))),
-        (init.KaimingNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(40 * 9)),
-        (init.KaimingNormal(slope=0.5), math.sqrt(2 / 1.25 / (40 * 9))),
-    ],
+    (init.XavierUniform(gain=2.0), 2.0 * math.sqrt(2 / (40 * 9 + 60 * 9))),
+    (init.XavierNormal(), math.sqrt(2 / (40 * 9 + 60 * 9))),
+    (init.KaimingUniform(), math.sqrt(2 / (40 * 9))),
+    (init.KaimingUniform(slope=math.sqrt(5.0)), math.sqrt(1 / (3 * 40 * 9))),
+    (init.KaimingNormal(mode="fan_out"), math.sqrt(2 / (60 * 9))),
+    (init.KaimingNormal(nonlinearity="tanh"), 5 / 3 / math.sqrt(40 * 9)),
+    (init.KaimingNormal(slope=0.5), math.sqrt(2 / 1.25 / (40 * 9))),
     ids=repr,
 )
 def test_deviation_follows_from_the_fans(initializer, deviation):

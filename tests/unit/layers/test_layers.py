@@ -53,13 +53,11 @@ def test_a_layer_is_its_formula(layer, arrays, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layer", "example", "shapes", "fan"),
-    [
-        (lm.Linear(300), (400,), [(300, 400), (300,)], 400),
-        (lm.Conv2d(50, (3, 4), groups=2), (64, 9, 9), [(50, 32, 3, 4), (50,)], 32 * 12),
-        (lm.ConvTranspose2d(50, (3, 4), groups=2), (64, 9, 9), [(64, 25, 3, 4), (50,)], 25 * 12),
-    ],
+    (lm.Linear(300), (400,), [(300, 400), (300,)], 400),
+    (lm.Conv2d(50, (3, 4), groups=2), (64, 9, 9), [(50, 32, 3, 4), (50,)], 32 * 12),
+    (lm.ConvTranspose2d(50, (3, 4), groups=2), (64, 9, 9), [(64, 25, 3, 4), (50,)], 25 * 12),
 )
 def test_parameters_have_their_names_and_start_as_pytorchs_do(layer, example, shapes, fan):
     x = lm.Input(*example)
@@ -111,14 +109,12 @@ def test_weights_of_every_layer_start_as_they_are_told_and_are_penalised(name):
 LARGE = 23.84375
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layer", "arrays", "expected"),
-    [
-        (lm.Rescale(1e-3), [np.array([[100_000]])], 100.0),
-        (lm.Softplus(beta=1e3), [np.array([[300.0]])], 300.0),
-        (lm.Tanhshrink(), [np.array([[0.1]])], 0.1 - math.tanh(0.1)),
-        (lm.GaussianSample(), [np.zeros((1, 1)), np.full((1, 1), LARGE)], None),
-    ],
+    (lm.Rescale(1e-3), [np.array([[100_000]])], 100.0),
+    (lm.Softplus(beta=1e3), [np.array([[300.0]])], 300.0),
+    (lm.Tanhshrink(), [np.array([[0.1]])], 0.1 - math.tanh(0.1)),
+    (lm.GaussianSample(), [np.zeros((1, 1)), np.full((1, 1), LARGE)], None),
     ids=repr,
 )
 def test_large_numbers_within_a_layer_do_not_overflow_in_float16(layer, arrays, expected):
@@ -168,13 +164,11 @@ def test_a_probability_of_one_drops_everything(layer):
     np.testing.assert_array_equal(slope, np.zeros_like(x))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layer", "learns"),
-    [
-        *((cls(3, layers=2, dropout=1), "_l1") for cls in (lm.RNN, lm.LSTM, lm.GRU)),
-        (lm.MultiHeadAttention(2, dropout=1), "output.bias"),
-        (lm.TransformerEncoderBlock(2, hidden=4, dropout=1), "norm."),
-    ],
+    *((cls(3, layers=2, dropout=1), "_l1") for cls in (lm.RNN, lm.LSTM, lm.GRU)),
+    (lm.MultiHeadAttention(2, dropout=1), "output.bias"),
+    (lm.TransformerEncoderBlock(2, hidden=4, dropout=1), "norm."),
     ids=lambda one: type(one).__name__,
 )
 def test_nothing_before_a_dropout_of_one_learns(layer, learns):

@@ -28,31 +28,29 @@ def evaluated(x, made):
 IMAGE, SEQUENCE, VOLUME = (3, 9, 12), (4, 10), (2, 5, 6, 7)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layer", "example", "expected"),
-    [
-        (lm.Conv2d(5, (3, 2), stride=(2, 1), padding=(0, (1, 2))), IMAGE, (5, 4, 14)),
-        (lm.Conv2d(5, 3, padding="same", dilation=(2, 1)), IMAGE, (5, 9, 12)),
-        (lm.Conv2d(5, (4, 1), padding="same"), IMAGE, (5, 9, 12)),
-        (lm.Conv2d(6, 3, padding=2, padding_mode="circular", groups=3), IMAGE, (6, 11, 14)),
-        (lm.Conv3d(5, 2, dilation=(1, 2, 3)), VOLUME, (5, 4, 4, 4)),
-        (lm.ConvTranspose2d(5, 3, stride=2, padding=1, output_padding=(0, 1)), IMAGE, (5, 17, 24)),
-        (lm.ConvTranspose2d(5, 2, stride=1, dilation=3, output_padding=2), IMAGE, (5, 14, 17)),
-        (lm.ConvTranspose3d(5, 2, stride=(1, 2, 3)), VOLUME, (5, 6, 12, 20)),
-        (lm.MaxPool1d(3, ceil_mode=True), SEQUENCE, (4, 4)),
-        (lm.MaxPool2d(3, stride=2, padding=1), IMAGE, (3, 5, 6)),
-        (lm.AvgPool1d(4, stride=3, padding=2), SEQUENCE, (4, 4)),
-        (lm.LPPool2d(3, ceil_mode=True), IMAGE, (3, 3, 4)),
-        (lm.GlobalAvgPool(), VOLUME, (2,)),
-        (lm.GlobalMaxPool(keepdims=True), IMAGE, (3, 1, 1)),
-        (lm.AdaptiveAvgPool((None, 5)), IMAGE, (3, IMAGE[1], 5)),
-        (lm.AdaptiveMaxPool((20, None)), IMAGE, (3, 20, IMAGE[2])),
-        # Widths count from the last axis; one number is for all axes of an image.
-        (lm.Pad((1,)), IMAGE, (3, 9, 14)),
-        (lm.Pad(((0, 1), 2)), IMAGE, (3, 10, 16)),
-        (lm.Pad((1, 0, 0)), IMAGE, (5, 9, 12)),
-        (lm.Crop(((0, 1), 2)), IMAGE, (3, 8, 8)),
-    ],
+    (lm.Conv2d(5, (3, 2), stride=(2, 1), padding=(0, (1, 2))), IMAGE, (5, 4, 14)),
+    (lm.Conv2d(5, 3, padding="same", dilation=(2, 1)), IMAGE, (5, 9, 12)),
+    (lm.Conv2d(5, (4, 1), padding="same"), IMAGE, (5, 9, 12)),
+    (lm.Conv2d(6, 3, padding=2, padding_mode="circular", groups=3), IMAGE, (6, 11, 14)),
+    (lm.Conv3d(5, 2, dilation=(1, 2, 3)), VOLUME, (5, 4, 4, 4)),
+    (lm.ConvTranspose2d(5, 3, stride=2, padding=1, output_padding=(0, 1)), IMAGE, (5, 17, 24)),
+    (lm.ConvTranspose2d(5, 2, stride=1, dilation=3, output_padding=2), IMAGE, (5, 14, 17)),
+    (lm.ConvTranspose3d(5, 2, stride=(1, 2, 3)), VOLUME, (5, 6, 12, 20)),
+    (lm.MaxPool1d(3, ceil_mode=True), SEQUENCE, (4, 4)),
+    (lm.MaxPool2d(3, stride=2, padding=1), IMAGE, (3, 5, 6)),
+    (lm.AvgPool1d(4, stride=3, padding=2), SEQUENCE, (4, 4)),
+    (lm.LPPool2d(3, ceil_mode=True), IMAGE, (3, 3, 4)),
+    (lm.GlobalAvgPool(), VOLUME, (2,)),
+    (lm.GlobalMaxPool(keepdims=True), IMAGE, (3, 1, 1)),
+    (lm.AdaptiveAvgPool((None, 5)), IMAGE, (3, IMAGE[1], 5)),
+    (lm.AdaptiveMaxPool((20, None)), IMAGE, (3, 20, IMAGE[2])),
+    # Widths count from the last axis; one number is for all axes of an image.
+    (lm.Pad((1,)), IMAGE, (3, 9, 14)),
+    (lm.Pad(((0, 1), 2)), IMAGE, (3, 10, 16)),
+    (lm.Pad((1, 0, 0)), IMAGE, (5, 9, 12)),
+    (lm.Crop(((0, 1), 2)), IMAGE, (3, 8, 8)),
     ids=repr,
 )
 def test_outputs_have_the_expected_shape(layer, example, expected):

@@ -94,13 +94,11 @@ def applied(shared):
     return lm.Network(tokens, shared(embedding)(given))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("make", "names"),
-    [
-        (language_network, "1.weight 2.weight 2.bias 4.bias"),
-        (lambda: applied(Speaker), "1.weight 2.head.bias 2.0.weight 2.0.bias 2.2.weight 2.2.bias"),
-        (lambda: applied(Whole), "1.there.weight 1.back.bias"),
-    ],
+    (language_network, "1.weight 2.weight 2.bias 4.bias"),
+    (lambda: applied(Speaker), "1.weight 2.head.bias 2.0.weight 2.0.bias 2.2.weight 2.2.bias"),
+    (lambda: applied(Whole), "1.there.weight 1.back.bias"),
 )
 def test_shared_weights_are_listed_once(make, names):
     model = lm.Model(make())

@@ -92,13 +92,11 @@ test_layer_agrees_with_pytorch = comparison(CASES)
 
 
 @pytest.mark.parametrize("mean", [0.0, 30.0, 1000.0])
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "case",
-    [
-        Case(lm.BatchNorm(), nn("BatchNorm2d", 4), [(8, 4, 9, 9)], _RUNNING),
-        Case(lm.LayerNorm(), nn("LayerNorm", 300), [(8, 300)]),
-        Case(lm.RMSNorm(), nn("RMSNorm", 300), [(8, 300)]),
-    ],
+    Case(lm.BatchNorm(), nn("BatchNorm2d", 4), [(8, 4, 9, 9)], _RUNNING),
+    Case(lm.LayerNorm(), nn("LayerNorm", 300), [(8, 300)]),
+    Case(lm.RMSNorm(), nn("RMSNorm", 300), [(8, 300)]),
     ids=str,
 )
 def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(case, mean, engine):

@@ -31,17 +31,15 @@ def _network(layer, rank):
     return lm.Network([x, mask], lm.Linear(2)(y))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("layer", "rank"),
-    [
-        (lm.RNN(3), 2),
-        (lm.LSTM(3, layers=2, bidirectional=True), 2),
-        (lm.GRU(3, bidirectional=True, returns="last"), 2),
-        *((lm.MultiHeadAttention(2), rank) for rank in (2, 3, 4, -4)),
-        (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0), 2),
-        (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0, norm_first=True), 3),
-        (lm.TransformerDecoderBlock(2, hidden=6, dropout=0.0), 2),
-    ],
+    (lm.RNN(3), 2),
+    (lm.LSTM(3, layers=2, bidirectional=True), 2),
+    (lm.GRU(3, bidirectional=True, returns="last"), 2),
+    *((lm.MultiHeadAttention(2), rank) for rank in (2, 3, 4, -4)),
+    (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0), 2),
+    (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0, norm_first=True), 3),
+    (lm.TransformerDecoderBlock(2, hidden=6, dropout=0.0), 2),
     ids=lambda one: type(one).__name__ if isinstance(one, lm.Layer) else str(one),
 )
 @pytest.mark.parametrize("engine", ["interpreter", pytest.param("cpu", marks=pytest.mark.sampled)])

@@ -137,15 +137,13 @@ def test_another_number_is_the_same_program(record, field):
     assert values(one) != values(other)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("one", "other"),
-    [
-        (lm.Adam(0.9, beta1=0.9, beta2=0.9, epsilon=0.9), lm.Adam()),
-        (lm.SGD(1.0, momentum=1.0, weight_decay=1.0), lm.SGD(0.1, momentum=0.9, weight_decay=0.2)),
-        (lm.SGD(0.0), lm.SGD(2.0)),
-        # Cycles of equal height.
-        (schedules.Cyclic(0.1, 5), schedules.Cyclic(0.1, 5, factor=0.9)),
-    ],
+    (lm.Adam(0.9, beta1=0.9, beta2=0.9, epsilon=0.9), lm.Adam()),
+    (lm.SGD(1.0, momentum=1.0, weight_decay=1.0), lm.SGD(0.1, momentum=0.9, weight_decay=0.2)),
+    (lm.SGD(0.0), lm.SGD(2.0)),
+    # Cycles of equal height.
+    (schedules.Cyclic(0.1, 5), schedules.Cyclic(0.1, 5, factor=0.9)),
     ids=repr,
 )
 def test_the_program_does_not_depend_on_numbers_that_happen_to_be_equal(one, other):
@@ -263,14 +261,12 @@ def test_the_rate_of_an_optimizer_that_takes_matrices_is_set():
         assert training.rates == {"rate": 0.1, "rate:*.weight": 0.5}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "formula",
-    [
-        lambda rate: rate + math.sqrt(rate),
-        lambda rate: rate + float(rate),
-        lambda rate: min(rate, 0.3),
-        lambda rate: rate if rate < 0.3 else 2 * rate,
-    ],
+    lambda rate: rate + math.sqrt(rate),
+    lambda rate: rate + float(rate),
+    lambda rate: min(rate, 0.3),
+    lambda rate: rate if rate < 0.3 else 2 * rate,
 )
 def test_a_rate_of_which_an_optimizer_makes_a_constant_cannot_be_set(formula):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")

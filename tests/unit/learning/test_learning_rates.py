@@ -122,9 +122,8 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
-def test_a_schedule_knows_its_end(name):
-    schedule, end = ENDS[name]
+@pytest.mark.cases("schedule, end", ENDS)
+def test_a_schedule_knows_its_end(schedule, end):
     assert schedule.ends_after == end
     if end is not None:
         assert schedule.at(end) == schedule.at(10 * end) < 1e-6 < schedule.at(end - 2)
@@ -155,13 +154,11 @@ def test_a_schedule_that_ends_before_the_fit_is_named():
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "optimizer",
-    [
-        lm.EMA(lm.Adam(schedules.Cosine(0.1, steps=11)), decay=0.9),
-        lm.ByPath({"*.bias": lm.SGD(schedules.Linear(0.1, steps=11))}, default=lm.SGD(0.1)),
-        lm.SGD(schedules.Warmup(4, then=schedules.Linear(0.1, steps=7))),
-    ],
+    lm.EMA(lm.Adam(schedules.Cosine(0.1, steps=11)), decay=0.9),
+    lm.ByPath({"*.bias": lm.SGD(schedules.Linear(0.1, steps=11))}, default=lm.SGD(0.1)),
+    lm.SGD(schedules.Warmup(4, then=schedules.Linear(0.1, steps=7))),
 )
 def test_schedules_of_all_optimizers_are_looked_at(optimizer):
     (text,) = shown_by_fit(optimizer)

@@ -289,13 +289,11 @@ def test_the_warning_is_at_the_line_of_the_call(use):
 SOME = np.array([0, -1, 2, -1, 1, 0])
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "metric",
-    [
-        *(lm.Accuracy(), lm.TopK(2), lm.F1(), lm.Perplexity(), lm.MeanIoU()),
-        *(lm.AUROC(logits=True), lm.AveragePrecision(logits=True)),
-        lm.CalibrationError(logits=True),
-    ],
+    *(lm.Accuracy(), lm.TopK(2), lm.F1(), lm.Perplexity(), lm.MeanIoU()),
+    *(lm.AUROC(logits=True), lm.AveragePrecision(logits=True)),
+    lm.CalibrationError(logits=True),
     ids=lambda one: one.name,
 )
 def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric):

@@ -222,15 +222,13 @@ def test_an_infinite_loss_of_ctc_is_explained():
     assert model.fit((x, y), loss=lamina.CTC(zero_infinity=True), **how)["loss"][0] > 0
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("lengths", "problem", "expected", "found"),
-    [
-        (([8, 7], [1, 2]), "input lengths out of range", "0..7", "8 at example 0"),
-        (([7, -1], [1, 2]), "input lengths out of range", "0..7", "-1 at example 1"),
-        (([7, 7], [1, 4]), "target lengths out of range", "0..3", "4 at example 1"),
-        (([7, 7], [-1, 2]), "target lengths out of range", "0..3", "-1 at example 0"),
-        (([7, 7], [3, 2]), "targets out of range", "class numbers up to 3", "-1 at example 0"),
-    ],
+    (([8, 7], [1, 2]), "input lengths out of range", "0..7", "8 at example 0"),
+    (([7, -1], [1, 2]), "input lengths out of range", "0..7", "-1 at example 1"),
+    (([7, 7], [1, 4]), "target lengths out of range", "0..3", "4 at example 1"),
+    (([7, 7], [-1, 2]), "target lengths out of range", "0..3", "-1 at example 0"),
+    (([7, 7], [3, 2]), "targets out of range", "class numbers up to 3", "-1 at example 0"),
 )
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_ctc_refuses_lengths_that_the_arrays_do_not_have(

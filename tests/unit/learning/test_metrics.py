@@ -330,19 +330,14 @@ def test_averages_over_classes_and_labels_that_do_not_occur():
         assert measured(metric, nothing, nothing) == 0.0
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("metric", "advice"),
-    [
-        (
-            metrics.Accuracy(),
-            "lm.BinaryAccuracy(), for raw scores lm.BinaryAccuracy(threshold=0.0)",
-        ),
-        (metrics.TopK(2), "lm.AveragePrecision()"),
-        (metrics.F1(average="weighted"), "multilabel=True, for raw scores with logits=True"),
-        (metrics.ConfusionMatrix(), "lm.F1(multilabel=True)"),
-        (metrics.MeanIoU(), "lm.F1(multilabel=True)"),
-        (metrics.Perplexity(), "the metric lm.BCEWithLogits()"),
-    ],
+    (metrics.Accuracy(), "lm.BinaryAccuracy(), for raw scores lm.BinaryAccuracy(threshold=0.0)"),
+    (metrics.TopK(2), "lm.AveragePrecision()"),
+    (metrics.F1(average="weighted"), "multilabel=True, for raw scores with logits=True"),
+    (metrics.ConfusionMatrix(), "lm.F1(multilabel=True)"),
+    (metrics.MeanIoU(), "lm.F1(multilabel=True)"),
+    (metrics.Perplexity(), "the metric lm.BCEWithLogits()"),
     ids=repr,
 )
 @pytest.mark.parametrize("by_output", [False, True])

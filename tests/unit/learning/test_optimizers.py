@@ -188,12 +188,10 @@ def test_rate_may_be_a_function_of_the_training_step(dtype):
             np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == float32 else 1e-12)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "make",
-    [
-        *(optimizers.Adagrad, optimizers.Adadelta, optimizers.RMSProp, optimizers.Lion),
-        *(optimizers.Adam, optimizers.Adamax, optimizers.NAdam, optimizers.LAMB),
-    ],
+    *(optimizers.Adagrad, optimizers.Adadelta, optimizers.RMSProp, optimizers.Lion),
+    *(optimizers.Adam, optimizers.Adamax, optimizers.NAdam, optimizers.LAMB),
 )
 def test_a_constant_function_is_the_same_as_a_number(make):
     by_number = train(make(0.25))
@@ -284,13 +282,11 @@ def call_of(cls):
     return f"`{cls.__name__}({', '.join(written)})`"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("module", "bases"),
-    [
-        (optimizers, {"Optimizer", "Averaging", "PerParameter"}),
-        (schedules, {"Schedule"}),
-        (clipping, set[str]()),
-    ],
+    (optimizers, {"Optimizer", "Averaging", "PerParameter"}),
+    (schedules, {"Schedule"}),
+    (clipping, set[str]()),
 )
 def test_the_page_of_optimizers_shows_every_option(module, bases):
     rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines()}

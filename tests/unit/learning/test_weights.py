@@ -132,13 +132,11 @@ def test_weights_of_classes_multiply_those_of_examples():
 BITS, SHARES = (Y > 1).astype("float32")[:, None], np.eye(4, dtype="float32")[Y]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("target", "loss", "classes", "weights"),
-    [
-        (Y, LOSS, CLASSES, np.take(CLASSES, Y)),
-        (SHARES, LOSS, CLASSES, np.take(CLASSES, Y)),
-        (BITS, lm.BCEWithLogits(), {1: 3.0}, np.where(BITS > 0, 3.0, 1.0)),
-    ],
+    (Y, LOSS, CLASSES, np.take(CLASSES, Y)),
+    (SHARES, LOSS, CLASSES, np.take(CLASSES, Y)),
+    (BITS, lm.BCEWithLogits(), {1: 3.0}, np.where(BITS > 0, 3.0, 1.0)),
     ids=["numbers", "shares", "bits"],
 )
 def test_weights_of_classes_are_weights_of_their_examples(target, loss, classes, weights):

@@ -194,9 +194,8 @@ SPLIT: dict[str, tuple[Program, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPLIT)
-def test_steps_are_split_along_axes_whose_points_are_independent(name):
-    one, axes = SPLIT[name]
+@pytest.mark.cases("one, axes", SPLIT)
+def test_steps_are_split_along_axes_whose_points_are_independent(one, axes):
     assert [axis.name for axis in parallel_axes(one, 1)] == axes
     verify(one)
     assert result(one, poison=True) == result(one, poison=False)

@@ -178,9 +178,8 @@ WINDOWS: dict[str, tuple[Tensor | list[Tensor], dict[str, list[Numbers]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_contractions_have_windows(name):
-    results, expected = WINDOWS[name]
+@pytest.mark.cases("results, expected", WINDOWS)
+def test_contractions_have_windows(results, expected):
     assert by_kind(contractions(program_of(results))) == expected
 
 

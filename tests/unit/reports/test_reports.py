@@ -58,18 +58,16 @@ def texts_of(axes) -> list[str]:
     return [text.get_text() for text in axes.texts if text.get_text()]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("function", "count", "text"),
-    [
-        *((bytes_text, 0, "0 B"), (bytes_text, 1023, "1023 B"), (bytes_text, 1024, "1 KiB")),
-        *((bytes_text, 1536, "1.5 KiB"), (bytes_text, 1_310_720, "1.25 MiB")),
-        *((bytes_text, 2**20 - 1, "1 MiB"), (bytes_text, 2**31, "2 GiB")),
-        *((bytes_text, 5 * 2**60, "5120 PiB"), (bytes_text, -2048, "-2 KiB")),
-        *((count_text, 0, "0"), (count_text, 431_080, "431,080"), (count_text, -12, "-12")),
-        *((count_text, 9_999_999, "9,999,999"), (count_text, 25_557_032, "25.6 M")),
-        *((count_text, 123_456_789, "123 M"), (count_text, 999_999_999, "1.00 G")),
-        (count_text, 4_100_000_000, "4.10 G"),
-    ],
+    *((bytes_text, 0, "0 B"), (bytes_text, 1023, "1023 B"), (bytes_text, 1024, "1 KiB")),
+    *((bytes_text, 1536, "1.5 KiB"), (bytes_text, 1_310_720, "1.25 MiB")),
+    *((bytes_text, 2**20 - 1, "1 MiB"), (bytes_text, 2**31, "2 GiB")),
+    *((bytes_text, 5 * 2**60, "5120 PiB"), (bytes_text, -2048, "-2 KiB")),
+    *((count_text, 0, "0"), (count_text, 431_080, "431,080"), (count_text, -12, "-12")),
+    *((count_text, 9_999_999, "9,999,999"), (count_text, 25_557_032, "25.6 M")),
+    *((count_text, 123_456_789, "123 M"), (count_text, 999_999_999, "1.00 G")),
+    (count_text, 4_100_000_000, "4.10 G"),
 )
 def test_counts_are_shown_in_the_largest_unit_that_fits(function, count, text):
     assert function(count) == text
@@ -135,16 +133,14 @@ EXTENT = {"extent": (0, 1, 0, 1)}
 EMPTY = {"peak_bytes": 0, "lower_bound_bytes": 0}
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("plot", "data", "how"),
-    [
-        (plot_curves, {"loss": [1.0]}, {}),
-        (plot_curves, {"loss": [float("nan"), float("nan")]}, {}),
-        (plot_curves, {"loss": [0.0, 1.0], "accuracy": []}, {}),
-        (plot_curves, {f"metric_{number}": [0.1] * 100 for number in range(7)}, {}),
-        *((plot_plan, [], {"steps": ["step"] * steps, **EMPTY}) for steps in (1, 1000)),
-        (plot_map, np.zeros((1, 4)), EXTENT),  # without points or a boundary
-    ],
+    (plot_curves, {"loss": [1.0]}, {}),
+    (plot_curves, {"loss": [float("nan"), float("nan")]}, {}),
+    (plot_curves, {"loss": [0.0, 1.0], "accuracy": []}, {}),
+    (plot_curves, {f"metric_{number}": [0.1] * 100 for number in range(7)}, {}),
+    *((plot_plan, [], {"steps": ["step"] * steps, **EMPTY}) for steps in (1, 1000)),
+    (plot_map, np.zeros((1, 4)), EXTENT),  # without points or a boundary,
 )
 def test_data_of_any_size_are_drawn(path, plot, data, how):
     plot(data, path, **how)
@@ -162,30 +158,28 @@ NO_MAP = (
 )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("plot", "data", "how", "texts"),
-    [
-        (map_text, [0.0, 1.0], {}, [NO_MAP]),
-        (plot_map, np.zeros((2, 2)), ONE_LABEL_LESS, ["points  (3, 2)", "labels  (2,)"]),
-        (plot_curves, {"loss": []}, {}, ["there are no curves to draw"]),
-        (plot_plan, [], {"steps": [], **EMPTY}, ["a plan without steps cannot be drawn"]),
-        *(
-            (plot_confusion, counts, {}, [SQUARE, f"found     {counts.shape}"])
-            for counts in (np.ones((2, 3)), np.ones(4), np.zeros((0, 0)), -np.eye(2))
-        ),
-        (
-            *(plot_confusion, np.eye(3), {"names": ["yes", "no"]}),
-            ["the number of names differs from the number of classes", "names    2"],
-        ),
-        *(
-            (plot_images, np.zeros(shape), {}, [SHEET, f"found     {shape}"])
-            for shape in ((8, 8), (2, 4, 8, 8), (0, 8, 8))
-        ),
-        (
-            *(plot_images, np.zeros((3, 8, 8)), {"captions": ["one"]}),
-            ["images and captions do not fit together"],
-        ),
-    ],
+    (map_text, [0.0, 1.0], {}, [NO_MAP]),
+    (plot_map, np.zeros((2, 2)), ONE_LABEL_LESS, ["points  (3, 2)", "labels  (2,)"]),
+    (plot_curves, {"loss": []}, {}, ["there are no curves to draw"]),
+    (plot_plan, [], {"steps": [], **EMPTY}, ["a plan without steps cannot be drawn"]),
+    *(
+        (plot_confusion, counts, {}, [SQUARE, f"found     {counts.shape}"])
+        for counts in (np.ones((2, 3)), np.ones(4), np.zeros((0, 0)), -np.eye(2))
+    ),
+    (
+        *(plot_confusion, np.eye(3), {"names": ["yes", "no"]}),
+        ["the number of names differs from the number of classes", "names    2"],
+    ),
+    *(
+        (plot_images, np.zeros(shape), {}, [SHEET, f"found     {shape}"])
+        for shape in ((8, 8), (2, 4, 8, 8), (0, 8, 8))
+    ),
+    (
+        *(plot_images, np.zeros((3, 8, 8)), {"captions": ["one"]}),
+        ["images and captions do not fit together"],
+    ),
 )
 def test_data_that_cannot_be_drawn_are_refused(path, plot, data, how, texts):
     text = error_text(DataError, plot, data, *([path] if plot is not map_text else []), **how)

@@ -69,12 +69,10 @@ def test_no_examples_have_no_predictions(model):
     assert "there are no examples" in error_text(DataError, lambda: model.predictor()(normal(0, 4)))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "given",
-    [
-        *(lambda x: x.tolist(), lambda x: x[::-1], lambda x: x[:, ::-1], np.asfortranarray),
-        *(lambda x: x.astype(x.dtype.newbyteorder()), lambda x: lm.data.Dataset(x, np.zeros(6))),
-    ],
+    *(lambda x: x.tolist(), lambda x: x[::-1], lambda x: x[:, ::-1], np.asfortranarray),
+    *(lambda x: x.astype(x.dtype.newbyteorder()), lambda x: lm.data.Dataset(x, np.zeros(6))),
 )
 def test_arrays_may_be_lists_and_have_any_order(given, model):
     x = given(normal(6, 4))
@@ -127,19 +125,17 @@ def test_an_array_of_another_shape_is_refused():
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("expected", "found", "advice"),
-    [
-        ((4,), (4,), "The batch axis is missing: array[None] makes a batch of one."),
-        ((4,), (6, 2, 2), "The elements are right in number: array.reshape(-1, 4)."),
-        ((3, 8, 9), (2, 8, 9, 3), "Channels come first: array.transpose(0, 3, 1, 2)."),
-        (
-            (3, 8, 9),
-            (2, 9, 3, 8),
-            "The axes are in another order: array.transpose(...) puts them right.",
-        ),
-        ((3, 8, 9), (2, 216), "The elements are right in number: array.reshape(-1, 3, 8, 9)."),
-    ],
+    ((4,), (4,), "The batch axis is missing: array[None] makes a batch of one."),
+    ((4,), (6, 2, 2), "The elements are right in number: array.reshape(-1, 4)."),
+    ((3, 8, 9), (2, 8, 9, 3), "Channels come first: array.transpose(0, 3, 1, 2)."),
+    (
+        (3, 8, 9),
+        (2, 9, 3, 8),
+        "The axes are in another order: array.transpose(...) puts them right.",
+    ),
+    ((3, 8, 9), (2, 216), "The elements are right in number: array.reshape(-1, 3, 8, 9)."),
 )
 def test_a_missing_axis_or_another_order_is_recognised(expected, found, advice):
     assert refused(ShapeError, predicted, normal(*found), *expected).advice == advice
@@ -253,9 +249,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[LaminaError], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_parameters_change_nothing(name, model):
-    wrong, kind, text = WRONG[name]
+@pytest.mark.cases("wrong, kind, text", WRONG)
+def test_wrong_parameters_change_nothing(wrong, kind, text, model):
     before, values = model.parameters(), {"1.bias": np.ones(5, "float32"), **wrong}
     assert text in error_text(kind, model.set_parameters, values)
     assert same(model.parameters(), before)

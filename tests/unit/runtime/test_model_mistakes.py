@@ -91,18 +91,16 @@ CALLBACKS = (
 )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("wrong", "problem"),
-    [
-        ({"loss": lm.MSE}, "in loss: this is not a loss"),
-        ({"loss": "mse"}, "in loss: this is not a loss"),
-        ({"optimizer": "adam"}, "in optimizer: this is not an optimizer"),
-        ({"optimizer": lm.SGD}, "in optimizer: this is not an optimizer"),
-        ({"metrics": lm.R2()}, "in metrics: this is not a list of metrics"),
-        ({"metrics": [lm.R2]}, "in metric: this is not a metric"),
-        ({"clip": 1.0}, "in clip: this is not a function that clips gradients"),
-        ({"callbacks": print}, CALLBACKS),
-    ],
+    ({"loss": lm.MSE}, "in loss: this is not a loss"),
+    ({"loss": "mse"}, "in loss: this is not a loss"),
+    ({"optimizer": "adam"}, "in optimizer: this is not an optimizer"),
+    ({"optimizer": lm.SGD}, "in optimizer: this is not an optimizer"),
+    ({"metrics": lm.R2()}, "in metrics: this is not a list of metrics"),
+    ({"metrics": [lm.R2]}, "in metric: this is not a metric"),
+    ({"clip": 1.0}, "in clip: this is not a function that clips gradients"),
+    ({"callbacks": print}, CALLBACKS),
 )
 def test_an_argument_of_the_wrong_kind_is_named(wrong, problem):
     usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}

@@ -252,15 +252,13 @@ DTYPE = (
 )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("out", "kind", "text"),
-    [
-        ([0.0] * 3, DTypeError, "the outputs are written to arrays"),
-        (np.empty((2, 3)), DTypeError, DTYPE),
-        (np.empty((3, 2), "float32"), ShapeError, "out has another shape than the output"),
-        (READ_ONLY.reshape(2, 3), ShapeError, "out cannot be written"),
-        ((np.empty((2, 3)),) * 2, DataError, "the network has another number of outputs"),
-    ],
+    ([0.0] * 3, DTypeError, "the outputs are written to arrays"),
+    (np.empty((2, 3)), DTypeError, DTYPE),
+    (np.empty((3, 2), "float32"), ShapeError, "out has another shape than the output"),
+    (READ_ONLY.reshape(2, 3), ShapeError, "out cannot be written"),
+    ((np.empty((2, 3)),) * 2, DataError, "the network has another number of outputs"),
 )
 def test_an_array_that_cannot_take_the_output(out, kind, text):
     assert text in error_text(kind, lm.Model(network()).predictor(2), normal(2, 4), out=out)

@@ -68,16 +68,10 @@ def trained(engine: str, **how: Any) -> tuple[dict[str, Any], History]:
     return stream_cases.trained(TRAIN, engine, validation=TEST, **how)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("count", "how"),
-    [
-        *(
-            (count, {"drop_last": drop_last})
-            for count in (1, 3, 100)
-            for drop_last in (False, True)
-        ),
-        *((count, {"micro_batch": 3}) for count in (1, 3)),
-    ],
+    *((count, {"drop_last": drop_last}) for count in (1, 3, 100) for drop_last in (False, True)),
+    *((count, {"micro_batch": 3}) for count in (1, 3)),
 )
 def test_a_streamed_data_set_gives_the_same_bits(opencl_name, chunks, count, how):
     resident, history = trained(opencl_name, **how)

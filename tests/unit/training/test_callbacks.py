@@ -46,13 +46,11 @@ def test_a_hook_sees_an_error_and_the_restored_model():
 AT_ONCE = hooked(epoch_begins=lambda _, fit: fit.stop(now=True) if fit.epoch == 2 else None)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("callback", "epochs"),
-    [
-        *((hooked(steps_done=lambda _, fit, steps: fit.stop()), 1), (AT_ONCE, 1)),
-        *((hooked(epoch_ends=lambda _, fit: fit.epoch == 2), 2), (lambda h: len(h) == 2, 2)),
-        *((lambda _: np.bool_(True), 1), (lambda _: True, 1)),
-    ],
+    *((hooked(steps_done=lambda _, fit, steps: fit.stop()), 1), (AT_ONCE, 1)),
+    *((hooked(epoch_ends=lambda _, fit: fit.epoch == 2), 2), (lambda h: len(h) == 2, 2)),
+    *((lambda _: np.bool_(True), 1), (lambda _: True, 1)),
 )
 def test_a_callback_ends_the_fit(callback, epochs):
     seen, is_at_once = Seen(), callback is AT_ONCE
@@ -402,14 +400,12 @@ def test_flat_arrays_are_stored_as_in_earlier_versions():
 CONVERT = "Convert it to one of these, and back in restore()."
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("own", "found", "advice"),
-    [
-        ({1}, "set in state()['own']", CONVERT),
-        ({"a": [Path("x")]}, f"{type(Path('x')).__name__} in state()['own']['a']['0']", CONVERT),
-        ({1: 2}, "the key 1 in state()['own']", "Make keys text: str(key)."),
-        (np.array(["a"]), "ndarray in state()['own']", CONVERT),
-    ],
+    ({1}, "set in state()['own']", CONVERT),
+    ({"a": [Path("x")]}, f"{type(Path('x')).__name__} in state()['own']['a']['0']", CONVERT),
+    ({1: 2}, "the key 1 in state()['own']", "Make keys text: str(key)."),
+    (np.array(["a"]), "ndarray in state()['own']", CONVERT),
 )
 def test_a_state_that_a_file_cannot_hold_names_the_callback(own, found, advice, path):
     assert error_text(DefinitionError, fit, [Averages(own)], checkpoint=path) == (
@@ -465,16 +461,11 @@ STEPS = "Training steps run without Python in between; steps_done is "
 VALIDATION = "No hook is called during the validation; epoch_ends is called after"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "advice"),
-    [
-        *((name, STEPS) for name in ("on_train_batch_begin", "before_iteration", "before_batch")),
-        *(
-            (name, VALIDATION)
-            for name in ("on_test_begin", "validation_begins", "on_test_batch_end")
-        ),
-        ("on_predict_end", "model.predict calls no hooks."),
-    ],
+    *((name, STEPS) for name in ("on_train_batch_begin", "before_iteration", "before_batch")),
+    *((name, VALIDATION) for name in ("on_test_begin", "validation_begins", "on_test_batch_end")),
+    ("on_predict_end", "model.predict calls no hooks."),
 )
 def test_a_hook_that_lamina_has_not_is_refused(name, advice):
     text = error_text(DefinitionError, lambda: type("Mine", (lm.Callback,), {name: two}))
@@ -502,17 +493,15 @@ def test_a_hook_of_other_arguments_is_refused():
     )
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("given", "advice"),
-    [
-        (lm.callbacks.EarlyStopping, "Make one of the class: EarlyStopping(...)."),
-        (lm.schedules.Cosine(0.1, 9), "A schedule is the rate of an optimizer: lm.SGD(schedule)."),
-        (lm.SGD(0.1), ""),
-        (
-            type("Keras", (), {"on_epoch_end": two})(),
-            "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit).",
-        ),
-    ],
+    (lm.callbacks.EarlyStopping, "Make one of the class: EarlyStopping(...)."),
+    (lm.schedules.Cosine(0.1, 9), "A schedule is the rate of an optimizer: lm.SGD(schedule)."),
+    (lm.SGD(0.1), ""),
+    (
+        type("Keras", (), {"on_epoch_end": two})(),
+        "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit).",
+    ),
 )
 def test_what_is_no_callback_is_refused(given, advice):
     error = refused(DefinitionError, lambda: fit([lm.callbacks.PrintEpochs(), given]))
@@ -550,13 +539,11 @@ def also_fails(*_: object) -> None:
     raise RuntimeError("also this one")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("end", "error"),
-    [
-        (diverge, NonFiniteError),
-        (interrupt, KeyboardInterrupt),
-        (lambda _: 1 / 0, ZeroDivisionError),
-    ],
+    (diverge, NonFiniteError),
+    (interrupt, KeyboardInterrupt),
+    (lambda _: 1 / 0, ZeroDivisionError),
 )
 def test_the_best_epoch_comes_back_however_the_fit_ends(end, error):
     kept: list[bytes] = []
@@ -590,13 +577,11 @@ def test_early_stopping_needs_a_change_of_a_least_size():
     assert stopping.best_epoch == 1
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "advice"),
-    [
-        ("validation_accuracy", None),
-        ("val_loss", "Here it is called 'validation_loss'."),
-        ("acuracy", "Did you mean 'accuracy'?"),
-    ],
+    ("validation_accuracy", None),
+    ("val_loss", "Here it is called 'validation_loss'."),
+    ("acuracy", "Did you mean 'accuracy'?"),
 )
 def test_a_measure_that_is_not_there_is_named_before_the_training(name, advice, tmp_path):
     callbacks = lm.callbacks
@@ -627,15 +612,13 @@ SLOWER = [5, 4, 4, 4, 3.9, 3.9, 3.9, 3.9, 3.9]
 FINITE_LATE = [math.nan, math.inf, 5, math.nan, 4, math.inf, math.inf, 4]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("how", "values", "rates"),
-    [
-        ({}, [math.nan, math.inf, -math.inf, math.nan, math.inf], [0.1, 0.1, 0.05, 0.05, 0.025]),
-        ({}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025]),
-        ({"cooldown": 2}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.025]),
-        ({"threshold": 0.1}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125]),
-        ({"least_rate": 0.04}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.04, 0.04]),
-    ],
+    ({}, [math.nan, math.inf, -math.inf, math.nan, math.inf], [0.1, 0.1, 0.05, 0.05, 0.025]),
+    ({}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025]),
+    ({"cooldown": 2}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.025]),
+    ({"threshold": 0.1}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125]),
+    ({"least_rate": 0.04}, SLOWER, [0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.04, 0.04]),
 )
 def test_reduce_on_plateau_lowers_the_rate(how, values, rates):
     plateau = lm.callbacks.ReduceOnPlateau(factor=0.5, patience=1, **how)
@@ -701,18 +684,16 @@ def share_of_hits(prediction: Any, target: Any) -> Any:
     return lm.ops.cast(lm.ops.equal(lm.ops.argmax(prediction, 1), target), "float32")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("metric", "name", "best", "expected"),
-    [
-        (lm.Perplexity(), "perplexity", None, 2),
-        (lm.CalibrationError(logits=True), "calibration_error", None, 2),
-        (lm.MultiMargin(), "multi_margin", None, 2),
-        (lm.Accuracy(), "accuracy", None, 1),
-        (share_of_hits, "share_of_hits", "max", 1),
-        (share_of_hits, "share_of_hits", "min", 2),
-        (lm.Accuracy(), "accuracy", "min", 2),
-        (lm.Perplexity(), "perplexity", "max", 1),
-    ],
+    (lm.Perplexity(), "perplexity", None, 2),
+    (lm.CalibrationError(logits=True), "calibration_error", None, 2),
+    (lm.MultiMargin(), "multi_margin", None, 2),
+    (lm.Accuracy(), "accuracy", None, 1),
+    (share_of_hits, "share_of_hits", "max", 1),
+    (share_of_hits, "share_of_hits", "min", 2),
+    (lm.Accuracy(), "accuracy", "min", 2),
+    (lm.Perplexity(), "perplexity", "max", 1),
 )
 def test_metrics_know_which_values_are_better(metric, name, best, expected):
     """The measure falls from the first epoch to the second."""

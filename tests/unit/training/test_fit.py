@@ -129,13 +129,11 @@ def test_an_update_that_overflows_in_the_last_training_step_is_noticed():
     assert same(model.parameters(), before)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("color", "how", "epochs"),
-    [
-        (None, {}, []),
-        (None, {"progress": True}, ["1/3", "2/3", "3/3"]),
-        ("1", {"progress": False}, []),
-    ],
+    (None, {}, []),
+    (None, {"progress": True}, ["1/3", "2/3", "3/3"]),
+    ("1", {"progress": False}, []),
 )
 def test_a_line_for_each_epoch_is_shown_on_request_only(color, how, epochs, capfd, monkeypatch):
     if color:
@@ -235,16 +233,14 @@ NOT_FINITE[17, 2] = np.nan
 FAULT = "input 0 is not finite at example 17, column 2"
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("examined", "said"),
-    [
-        ((NOT_FINITE, TEST.targets), f", first in the batch of examples 0 to 22: {FAULT}"),
-        (
-            [(NOT_FINITE[:15], TEST.targets[:15]), (NOT_FINITE[15:], TEST.targets[15:])],
-            f", first in the batch of examples 0 to 22: {NO_FAULT}",
-        ),
-        ((TEST.inputs, TEST.targets, np.zeros(23, "float32")), f": {NO_FAULT}"),
-    ],
+    ((NOT_FINITE, TEST.targets), f", first in the batch of examples 0 to 22: {FAULT}"),
+    (
+        [(NOT_FINITE[:15], TEST.targets[:15]), (NOT_FINITE[15:], TEST.targets[15:])],
+        f", first in the batch of examples 0 to 22: {NO_FAULT}",
+    ),
+    ((TEST.inputs, TEST.targets, np.zeros(23, "float32")), f": {NO_FAULT}"),
 )
 def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined, said, model):
     with pytest.warns(LaminaWarning) as caught:
@@ -274,16 +270,14 @@ def history():
     return model.fit((POINTS, LABELS), validation=(POINTS, LABELS), epochs=1, **options)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "advice"),
-    [
-        ("acc", "Here it is called 'accuracy'."),
-        ("val_loss", "Here it is called 'validation_loss'."),
-        ("val_acc", "Here it is called 'validation_accuracy'."),
-        ("los", "Did you mean 'loss'?"),
-        ("auc", "fit(metrics=[lm.Accuracy()], validation=...) measures more."),
-        (0, "Give a name first: history['loss'][0]."),
-    ],
+    ("acc", "Here it is called 'accuracy'."),
+    ("val_loss", "Here it is called 'validation_loss'."),
+    ("val_acc", "Here it is called 'validation_accuracy'."),
+    ("los", "Did you mean 'loss'?"),
+    ("auc", "fit(metrics=[lm.Accuracy()], validation=...) measures more."),
+    (0, "Give a name first: history['loss'][0]."),
 )
 def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(history, name, advice):
     early = History(measured=history.measured)  # before the first epoch has ended

@@ -143,15 +143,13 @@ FEW += ("steps_per_epoch", "epochs of its own", "iterator")
 DROPPED = ("window", "batches as they are")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("name", "drop_last"),
-    [
-        *(
-            pytest.param(one, False, marks=[pytest.mark.sampled] * (one not in FEW))
-            for one in CONTINUED
-        ),
-        *(pytest.param(one, True, marks=pytest.mark.sampled) for one in DROPPED),
-    ],
+    *(
+        pytest.param(one, False, marks=[pytest.mark.sampled] * (one not in FEW))
+        for one in CONTINUED
+    ),
+    *(pytest.param(one, True, marks=pytest.mark.sampled) for one in DROPPED),
 )
 def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp_path, monkeypatch):
     """A killed process leaves the file as it was written last, whatever ran since then."""

@@ -174,9 +174,8 @@ REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_wrong_batches_are_refused_before_anything_changes(name, model):
-    x, y, error, text = REFUSED[name]
+@pytest.mark.cases("x, y, error, text", REFUSED)
+def test_wrong_batches_are_refused_before_anything_changes(x, y, error, text, model):
     with training(model) as trainer:
         trainer.step(X, Y)
         before, state = model.parameters(), trainer.state()
@@ -416,15 +415,13 @@ def a_training_that_cannot_be_compiled(model: lm.Model) -> None:
         refused(TypeError, lambda: training(model))
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     "work",
-    [
-        steps_and_a_run,
-        lambda model: model.evaluate(TRAIN, lm.CrossEntropy(), [lm.Accuracy()], 8),
-        lambda model: model.fit(TRAIN, validation=TRAIN, epochs=2, **HOW),
-        a_fit_that_fails,
-        a_training_that_cannot_be_compiled,
-    ],
+    steps_and_a_run,
+    lambda model: model.evaluate(TRAIN, lm.CrossEntropy(), [lm.Accuracy()], 8),
+    lambda model: model.fit(TRAIN, validation=TRAIN, epochs=2, **HOW),
+    a_fit_that_fails,
+    a_training_that_cannot_be_compiled,
 )
 def test_all_memory_is_freed(work, counting):
     model = lm.Model(network())
@@ -604,12 +601,10 @@ def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_noth
     assert error.advice == "Resume with the same network and the same optimizer."
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("examples", "size", "drop_last"),
-    [
-        *[(4, 4, False), (4, 1, False), (5, 2, False), (7, 7, False), (3, 8, False)],
-        *[(4, 4, True), (4, 1, True), (5, 2, True), (7, 7, True)],
-    ],
+    *[(4, 4, False), (4, 1, False), (5, 2, False), (7, 7, False), (3, 8, False)],
+    *[(4, 4, True), (4, 1, True), (5, 2, True), (7, 7, True)],
 )
 def test_a_run_takes_the_batches_of_one_epoch_after_another(examples, size, drop_last):
     data = Dataset(np.zeros((examples, 2), "float32"), np.zeros((examples, 1), "float32"))
