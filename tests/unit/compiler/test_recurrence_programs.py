@@ -123,14 +123,12 @@ def of_constants(states: Tensors, elements: Tensors, constants: Tensors) -> Step
 BATCH, FEATURES = 4, 32
 
 
-@pytest.mark.parametrize(
+@pytest.mark.cases(
     ("step", "numbers"),
-    [
-        # States, products and their gradients; the function has 32 times as many as a state.
-        (larger, 6 * BATCH * FEATURES),
-        # The gradient of the weight, of each iteration; the function has as many.
-        (of_constants, 6 * BATCH * FEATURES + FEATURES * FEATURES),
-    ],
+    # States, products and their gradients; the function has 32 times as many as a state.
+    (larger, 6 * BATCH * FEATURES),
+    # The gradient of the weight, of each iteration; the function has as many.
+    (of_constants, 6 * BATCH * FEATURES + FEATURES * FEATURES),
 )
 def test_large_tensors_and_those_equal_in_every_iteration_are_not_kept(step, numbers):
     def arena_bytes(length):
