@@ -72,10 +72,9 @@ def assert_computed(device: DoubledDevice, case: Product, step: Contraction, **m
     )
 
 
-LAYOUTS = [*combinations(("m", "k"), ("k", "n"), ("m", "n"), (1, 3))]
-
-
-@pytest.mark.parametrize(("left", "right", "result", "batch"), LAYOUTS)
+@pytest.mark.cases(
+    ("left", "right", "result", "batch"), *combinations(("m", "k"), ("k", "n"), ("m", "n"), (1, 3))
+)
 @pytest.mark.parametrize("gap", [0, 3])
 def test_matrices_are_read_and_written_along_any_axis(device, left, right, result, batch, gap):
     own = (Stored(unit, gap, gap) for unit in (left, right, result))

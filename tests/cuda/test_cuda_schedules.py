@@ -115,10 +115,9 @@ def test_the_decided_schedules_give_the_results_of_the_interpreter(case):
     check(case, "decided", 1e-4, (8, 0))
 
 
-BY_WARPGROUPS = (*(one for one in CASES if one.name in FIRST), *PANELS)
-
-
-@pytest.mark.parametrize("case", BY_WARPGROUPS, ids=lambda case: case.name)
+@pytest.mark.cases(
+    "case", *(one for one in CASES if one.name in FIRST), *PANELS, ids=lambda case: case.name
+)
 def test_warpgroups_multiply_on_hopper(case):
     assert check(case, "of warpgroups", 2e-5, (9, 0))
 

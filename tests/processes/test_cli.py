@@ -382,7 +382,8 @@ net = lm.Network(inputs=[x], outputs=lm.Linear(3)(x) + lm.Linear(2)(x))
 
 
 # The command, the text of its file, and parts of the message, from its beginning on.
-WRONG_FILES = [
+@pytest.mark.cases(
+    ("command", "text", "expected"),
     ("check", TWO_LINEAR, "ShapeError in ...wrong.py:4"),
     ("check", TABLE + "loss = lm.CrossEntropy(class_weights=[1, 2, 3])", "ShapeError in "),
     (
@@ -420,10 +421,7 @@ WRONG_FILES = [
     ("plan", TABLE + "def loss(y, t):\n    return y.nothing\n", "AttributeError in wrong.py:7: "),
     ("check", "a = 1\nnet = = 2\n", "SyntaxError in wrong.py:2: invalid syntax\n    net = = 2\n"),
     ("check", "a\0b", "SyntaxError in wrong.py: this is not a Python file: "),
-]
-
-
-@pytest.mark.parametrize(("command", "text", "expected"), WRONG_FILES)
+)
 def test_a_wrong_file_is_refused_with_its_line(command, text, expected):
     name, *options = command.split()
     message = fail(name, write("wrong.py", text), *options)

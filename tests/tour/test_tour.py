@@ -10,7 +10,8 @@ pytestmark = pytest.mark.each_case
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-PAGES = [
+@pytest.mark.cases(
+    "page",
     "tour.md",
     "guide.md",
     "training.md",
@@ -20,10 +21,7 @@ PAGES = [
     "networks.md",
     "ops.md",
     "augmentation.md",
-]
-
-
-@pytest.mark.parametrize("page", PAGES)
+)
 def test_examples_of_a_page_print_the_shown_results(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS)

@@ -16,10 +16,9 @@ scipy_sparse = pytest.importorskip("scipy.sparse")
 DENSE = np.where(TRAIN.inputs > 0.5, TRAIN.inputs, np.float32(0))
 
 
-MAKERS = ("csr_matrix", "csc_matrix", "coo_matrix", "csr_array", "dok_matrix", "dok_array")
-
-
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.cases(
+    "make", "csr_matrix", "csc_matrix", "coo_matrix", "csr_array", "dok_matrix", "dok_array"
+)
 def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(make, monkeypatch):
     sparse = getattr(scipy_sparse, make)(DENSE), TRAIN.targets
     dense, loss, model = (DENSE, TRAIN.targets), lm.CrossEntropy(), lm.Model(network(), seed=3)

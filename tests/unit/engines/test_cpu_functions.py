@@ -35,7 +35,6 @@ ELEMENTS = {
 }
 PRECISE = np.finfo(np.longdouble).nmant >= 63
 needs_precise = pytest.mark.skipif(not PRECISE, reason="long double is no wider than double here")
-KINDS = ("float", "double")
 # As the processor is, and without fused multiply-add.
 FUSED = (True, False)
 Emit = Callable[..., Value]
@@ -318,7 +317,7 @@ def test_the_number_of_lanes_does_not_change_a_bit(name, dtype):
 
 
 @pytest.mark.parametrize("name", [*functions.FUNCTIONS, *PAIRS])
-@pytest.mark.parametrize("element", KINDS)
+@pytest.mark.cases("element", "float", "double")
 def test_functions_call_nothing_even_on_the_oldest_processor(name, element):
     oldest = replace(host(), name="x86-64", features="+sse2")
     if "x86_64" not in oldest.triple:

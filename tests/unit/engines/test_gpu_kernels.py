@@ -331,14 +331,13 @@ def test_fewer_work_items_keep_their_own_memory_within_one_allocation(monkeypatc
         assert all(one.offset + one.bytes <= limit for one in others)
 
 
-SPLIT = (
+@pytest.mark.cases(
+    "case",
     Case("product", ((16, 1 << 16), (1 << 16, 16)), ops.matmul),
     Case("sum", ((1 << 20,),), lambda x: ops.sum(x)),
     Case("scan", ((1 << 18,),), lambda x: ops.cumsum(x, 0)),
+    ids=lambda case: case.name,
 )
-
-
-@pytest.mark.parametrize("case", SPLIT, ids=lambda case: case.name)
 def test_the_shares_of_a_split_sum_are_within_one_allocation(case):
     program = compiled(case, GpuFamily(TRAITS, OPENCL, "opencl").target)
 

@@ -239,14 +239,11 @@ def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     assert np.isfinite(run().values["loss"][0])
 
 
-ORDERS = [("cpu", "opencl"), ("opencl", "cpu")]
-
-
 def moved(name: str, opencl_name: str) -> str:
     return opencl_name if name == "opencl" else name
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.cases("order", ("cpu", "opencl"), ("opencl", "cpu"))
 def test_a_checkpoint_continues_on_another_engine(opencl_name, order, tmp_path):
     first, second = (moved(name, opencl_name) for name in order)
     path = tmp_path / "checkpoint"

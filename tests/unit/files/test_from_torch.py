@@ -296,20 +296,6 @@ def of_torch(make: Callable[[Any], Any]) -> Any:
     return pytest.param(make, marks=pytest.mark.torch)
 
 
-NO_NUMBERS: list[Any] = [
-    np.ones((2, 2), "complex64"),
-    np.zeros((2, 2), "datetime64[s]"),
-    np.full((2, 2), "1"),
-    np.full((2, 2), 1.0, object),
-    object(),
-    "weights",
-    of_torch(lambda torch: torch.zeros(2, 2, device="meta")),
-    of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64)),
-    of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64).conj()),
-    of_torch(lambda torch: torch.ones(2, 2).to_sparse()),
-]
-
-
 def test_a_state_of_an_optimizer_that_is_no_array_of_numbers():
     model = lm.Model(two_linear(), engine="interpreter")
     with model.training(lm.MSE(), lm.SGD(0.1, momentum=0.9), 2) as training:
@@ -322,7 +308,19 @@ def test_a_state_of_an_optimizer_that_is_no_array_of_numbers():
 
 
 @pytest.mark.parametrize("name", ["from_torch", "load_parameters", "set_parameters"])
-@pytest.mark.parametrize("value", NO_NUMBERS)
+@pytest.mark.cases(
+    "value",
+    np.ones((2, 2), "complex64"),
+    np.zeros((2, 2), "datetime64[s]"),
+    np.full((2, 2), "1"),
+    np.full((2, 2), 1.0, object),
+    object(),
+    "weights",
+    of_torch(lambda torch: torch.zeros(2, 2, device="meta")),
+    of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64)),
+    of_torch(lambda torch: torch.ones(2, 2, dtype=torch.complex64).conj()),
+    of_torch(lambda torch: torch.ones(2, 2).to_sparse()),
+)
 def test_values_that_are_no_array_of_numbers(value, name):
     value = value(pytest.importorskip("torch")) if callable(value) else value
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2, bias=False)), engine="interpreter")

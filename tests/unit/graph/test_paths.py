@@ -101,15 +101,13 @@ def test_a_pattern_with_anything_but_an_optimizer_is_refused(wrong):
             lm.ByPath(**{"patterns": {}, **how})
 
 
-FROZEN = [
+@pytest.mark.cases(
+    ("frozen", "names"),
     (["1.*"], ["1.weight", "1.bias"]),
     (("4.weight",), ["4.weight"]),
     (["*.bias"], ["1.bias", "4.bias"]),
     (["1.*", "*.weight"], ["1.weight", "1.bias", "4.weight"]),
-]
-
-
-@pytest.mark.parametrize(("frozen", "names"), FROZEN)
+)
 def test_frozen_parameters_keep_their_bits_and_have_no_state(frozen, names, model):
     before = model.parameters()
     with model.training(LOSS, lm.AdamW(0.1), 8, frozen=frozen) as training:

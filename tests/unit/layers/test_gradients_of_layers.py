@@ -16,8 +16,6 @@ from lamina.graph import Graph, Op, apply, bind_batch, evaluate
 from lamina.ops import differentiate
 from lamina.ops.lowering_rules import Elementwise
 
-ENGINES = ["interpreter", "cpu"]
-
 
 def body(*layers):
     return lm.Sequential(lm.Input(2), *(layers or (lm.Linear(6), lm.Tanh(), lm.Linear(1))))
@@ -89,7 +87,7 @@ def _wide(array):
     return np.dtype("float64") if array.dtype.kind == "f" else array.dtype
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.cases("engine", "interpreter", "cpu")
 def test_slopes_and_curvatures_of_a_network_are_those_of_its_formula(engine):
     model = lm.Model(with_slopes(body(lm.Linear(5), lm.Tanh(), lm.Linear(1))), engine=engine)
     first, bias, second, _ = map(np.float64, model.parameters().values())

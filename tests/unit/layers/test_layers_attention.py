@@ -17,7 +17,8 @@ def model_of(layer, *shapes, masks=()):
 
 
 # A layer, the shapes of its operands, and the shapes of its weights.
-NAMES = [
+@pytest.mark.cases(
+    ("layer", "operands", "weights"),
     (
         lm.TransformerDecoderBlock(2, hidden=16),
         [(5, 8), (4, 6)],
@@ -40,10 +41,8 @@ NAMES = [
         [(5, 8), (4, 6), (4, 3)],
         {"queries": (10, 8), "keys": (5, 6), "values": (5, 3), "output": (12, 10)},
     ),
-]
-
-
-@pytest.mark.parametrize(("layer", "operands", "weights"), NAMES, ids=lambda one: str(one)[:30])
+    ids=lambda one: str(one)[:30],
+)
 def test_parameters_are_named_after_the_inner_layers(layer, operands, weights):
     model = model_of(layer, *operands)
     prefix = f"{len(operands)}."

@@ -108,7 +108,10 @@ def test_indices_of_adaptive_max_pooling_find_the_largest_elements(size):
 
 
 BYTES, NUMBERS = np.arange(24, dtype=np.uint8).reshape(2, 1, 3, 4), np.arange(12.0)
-VALUES = [
+
+
+@pytest.mark.cases(
+    ("layer", "x", "expected"),
     (lm.Upsample(scale=(2, 3)), BYTES, BYTES.repeat(2, 2).repeat(3, 3)),
     (lm.Pad(1, value=255), BYTES[:1, :, :1, :1], [[[[255] * 3, [255, 0, 255], [255] * 3]]]),
     (
@@ -116,10 +119,7 @@ VALUES = [
         NUMBERS.reshape(1, 1, 3, 4),
         [[[[4, 5], [8, 9], [7, 7]]]],
     ),
-]
-
-
-@pytest.mark.parametrize(("layer", "x", "expected"), VALUES)
+)
 def test_elements_are_repeated_and_removed(layer, x, expected):
     found = predicted(layer, x)
     assert found.dtype == x.dtype
@@ -133,17 +133,16 @@ def test_cropping_undoes_padding(mode):
     np.testing.assert_array_equal(lm.Model(net, dtype="float64").predict(x), x)
 
 
-IMAGE_LAYERS = [
+@pytest.mark.cases(
+    "layer",
     *(lm.Upsample(scale=2), lm.Upsample(scale=2, mode="bilinear")),
     lm.Upsample(scale=(3, 2), mode="bilinear", align_corners=True),
     lm.Upsample(size=(3, 7), mode="bicubic"),
     lm.Upsample(scale=(0.6, 1.7), mode="area"),
     *(lm.PixelShuffle(2), lm.PixelUnshuffle(2), lm.Crop(1)),
     *(lm.Pad(1, mode=mode) for mode in ("reflect", "replicate", "circular")),
-]
-
-
-@pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=repr)
+    ids=repr,
+)
 def test_gradients_of_image_layers_do_not_scatter(layer, training_program):
     before = lm.Multiply()
     x = lm.Input(4, 4, 4)

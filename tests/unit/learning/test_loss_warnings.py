@@ -38,7 +38,10 @@ OF_DICE = "probabilities. End in lm.Sigmoid(), or in lm.Softmax(axis=1) for clas
 LOGS = "logarithms of probabilities"
 OF_LOGS = f"{LOGS}. End in lm.LogSoftmax()."
 OF_NLL = f"{LOGS}. Write lm.CrossEntropy() for raw scores, or end in lm.LogSoftmax()."
-WRONG = [
+
+
+@pytest.mark.cases(
+    ("loss", "layers", "kind", "needs"),
     (lm.BCE, [lm.Linear(3)], "raw scores", OF_BITS),
     (lm.BCE, [lm.Linear(3, bias=False)], "raw scores", OF_BITS),
     (lm.BCE, [lm.Linear(3), lm.Reshape(3, 1), lm.Flatten()], "raw scores", OF_BITS),
@@ -57,10 +60,7 @@ WRONG = [
     (lm.CTC, [lm.Reshape(2, 2), lm.Linear(3)], "raw scores", OF_LOGS),
     (lm.KLDivergence, [lm.Linear(3)], "raw scores", OF_LOGS),
     (lm.KLDivergence, [lm.Linear(3), lm.Softmax()], "probabilities", OF_LOGS),
-]
-
-
-@pytest.mark.parametrize(("loss", "layers", "kind", "needs"), WRONG)
+)
 def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(loss, layers, kind, needs):
     (one,) = shown_by(net(*layers), loss())
     text = str(one.message)
@@ -86,7 +86,8 @@ class Own(lm.Linear):
         return lm.ops.clip(super().forward(scope, x), 0.01, 0.99)
 
 
-RIGHT = [
+@pytest.mark.cases(
+    ("loss", "layers"),
     (lm.BCE(), [lm.Linear(3), lm.Sigmoid()]),
     (lm.BCE(), [lm.Linear(3), lm.Softmax(), lm.Flatten()]),
     (lm.BCE(), [lm.Linear(3), lm.Hardtanh(low=0.0, high=1.0)]),
@@ -102,10 +103,7 @@ RIGHT = [
     (lm.KLDivergence(), [lm.Linear(3), lm.LogSoftmax()]),
     (lm.CTC(), [lm.Reshape(2, 2), lm.Linear(3), lm.LogSoftmax()]),
     (lambda p, t: lm.ops.mean(p * t), [lm.Linear(3), lm.Softmax()]),
-]
-
-
-@pytest.mark.parametrize(("loss", "layers"), RIGHT)
+)
 def test_a_prediction_that_may_be_right_gets_no_warning(loss, layers):
     assert shown_by(net(*layers), loss) == []
 
@@ -143,8 +141,15 @@ FOR_LOGS = "Write logits=True for these."
 BEFORE = "Leave the layer before it out, or end in lm.LogSoftmax()."
 OF_LOGITS = {"average": "binary", "logits": True}
 OF_ONE_NUMBER = (lm.MeanIoU, lm.MatthewsCorrelation, lm.CohenKappa)
-OF_METRICS = [
-    # Class numbers.
+
+
+def shown_by_metric(metric, layers, loss, targets):
+    model = lm.Model(net(lm.Linear(3), *layers), engine="interpreter")
+    return warned(lambda: model.evaluate((X, targets), loss, [metric]))
+
+
+@pytest.mark.cases(
+    ("metric", "layers", "loss", "targets", "kind", "advice"),  # Class numbers.
     *(
         (metric, [], lm.CrossEntropy(), LABELS, RAW, LOGITS)
         for metric in (lm.AUROC(), lm.AveragePrecision())
@@ -168,15 +173,7 @@ OF_METRICS = [
     (lm.BinaryAccuracy(threshold=0.0), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_THRESHOLD),
     (lm.F1(**OF_LOGITS), [lm.Sigmoid()], lm.BCE(), BITS, SHARES, NO_LOGITS),
     (lm.Perplexity(), [lm.Softmax()], of_labels, LABELS, SHARES, BEFORE),
-]
-
-
-def shown_by_metric(metric, layers, loss, targets):
-    model = lm.Model(net(lm.Linear(3), *layers), engine="interpreter")
-    return warned(lambda: model.evaluate((X, targets), loss, [metric]))
-
-
-@pytest.mark.parametrize(("metric", "layers", "loss", "targets", "kind", "advice"), OF_METRICS)
+)
 def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
     metric, layers, loss, targets, kind, advice
 ):
@@ -203,7 +200,8 @@ def test_a_loss_of_raw_scores_says_what_any_layer_makes(loss):
     assert str(one.message).startswith("in BCEWithLogits")
 
 
-NO_DOUBT = [
+@pytest.mark.cases(
+    ("metric", "layers", "loss", "targets"),
     (lm.AUROC(logits=True), [], lm.CrossEntropy(), LABELS),
     (lm.AUROC(), [lm.Softmax()], of_labels, LABELS),
     # Logarithms keep the order.
@@ -228,10 +226,7 @@ NO_DOUBT = [
         (make(logits=True), [lm.Linear(1)], lm.BCEWithLogits(), BITS[:, :1])
         for make in OF_ONE_NUMBER
     ),
-]
-
-
-@pytest.mark.parametrize(("metric", "layers", "loss", "targets"), NO_DOUBT)
+)
 def test_a_metric_of_a_prediction_that_may_be_right_gives_no_warning(metric, layers, loss, targets):
     assert shown_by_metric(metric, layers, loss, targets) == []
 

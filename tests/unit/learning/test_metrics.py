@@ -135,16 +135,15 @@ COIN = np.random.default_rng(5).integers(0, 2, 60)
 
 # Values of scikit-learn 1.9, without and with sample_weight: roc_auc_score,
 # average_precision_score, jaccard_score, matthews_corrcoef, cohen_kappa_score.
-RECORDED = [
+@pytest.mark.cases(
+    ("metric", "expected"),
     (metrics.AUROC(), (0.40178571428571425, 0.401057636699771)),
     (metrics.AveragePrecision(), (0.40114084269481515, 0.4048425382307927)),
     (metrics.MeanIoU(), (0.05592314118629908, 0.04931579381361227)),
     (metrics.MatthewsCorrelation(), (-0.07335130933967147, -0.0789522881875826)),
     (metrics.CohenKappa(), (-0.06630211893369786, -0.07054488920647484)),
-]
-
-
-@pytest.mark.parametrize(("metric", "expected"), RECORDED, ids=lambda one: repr(one)[:40])
+    ids=lambda one: repr(one)[:40],
+)
 def test_metrics_have_recorded_values(metric, expected):
     ranking = isinstance(metric, metrics.AUROC | metrics.AveragePrecision)
     scores, wanted = (GUESSES, COIN) if ranking else (SCORES, LABELS)

@@ -1,6 +1,5 @@
 """Networks: definition, numbers of layers, and text."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +41,8 @@ def of_two_outputs() -> lm.Network:
 
 
 # A network, and its layers in the order in which they are written; constants have no numbers.
-WRITTEN: list[tuple[Callable[[], lm.Network], str]] = [
+@pytest.mark.cases(
+    ("make", "expected"),
     (lambda: lm.Sequential(lm.Input(4)), "0:Input"),
     (
         lambda: lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2)),
@@ -51,10 +51,7 @@ WRITTEN: list[tuple[Callable[[], lm.Network], str]] = [
     (branches, "0:Input 1:Input 2:Linear 3:Linear 4:ReLU 5:Add"),
     (with_ops, "0:Input 1:Mul 2:Add 3:ReLU"),
     (of_two_outputs, "0:Input 1:ReLU 2:Linear 3:Linear"),
-]
-
-
-@pytest.mark.parametrize(("make", "expected"), WRITTEN)
+)
 def test_layers_are_numbered_in_the_order_in_which_they_are_written(make, expected):
     assert paths(make()) == expected
 
@@ -166,7 +163,8 @@ def inner() -> lm.Network:
 
 
 # A network, and the layers that have parameters by their numbers.
-NAMED: list[tuple[Callable[[], lm.Network], str]] = [
+@pytest.mark.cases(
+    ("make", "layers"),
     (lambda: lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2)), "1 3"),
     (lambda: side_by_side(lm.Linear(3), lm.Linear(3)), "1 2"),
     (lambda: twice(lm.Linear(3)), "2"),
@@ -176,10 +174,7 @@ NAMED: list[tuple[Callable[[], lm.Network], str]] = [
     (lambda: lm.Sequential(lm.Input(4), Nested()), "1.0.0 1.0.2 1.1.0 1.1.2"),
     (lambda: twice(Residual(3)), "2.0 2.2"),
     (lambda: lm.Sequential(lm.Input(4), Twice()), "1.0"),
-]
-
-
-@pytest.mark.parametrize(("make", "layers"), NAMED)
+)
 def test_parameters_are_named_after_the_number_of_their_layer(make, layers):
     expected = [f"{layer}.{kind}" for layer in layers.split() for kind in ("weight", "bias")]
     assert parameter_names(make()) == expected

@@ -146,9 +146,11 @@ SCOPE_FIRST = (
     "The first argument of forward is the scope, which creates parameters and states: "
     "def forward(self, scope, x)."
 )
+
+
 # Calls, and parts of the texts of their errors in their order.
-REFUSED: list[tuple[Any, ...]] = [
-    # Nothing is allocated.
+@pytest.mark.cases(
+    "row",  # Nothing is allocated.
     (lambda: lm.Sequential(lm.Input(10**9), lm.Linear(10**9), lm.Reshape(3)), ShapeError),
     # Sequential.
     (
@@ -282,10 +284,7 @@ REFUSED: list[tuple[Any, ...]] = [
         f"  {SCOPE_FIRST}",
     ),
     (lambda: OfTwo()(A), DTypeError, "found     Scope\n", SCOPE_FIRST),
-]
-
-
-@pytest.mark.parametrize("row", REFUSED)
+)
 def test_a_mistake_is_refused_at_the_users_line(row):
     call, kind, *parts = row
     line = inspect.getsourcelines(call)[1]

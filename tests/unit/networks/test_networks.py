@@ -61,7 +61,8 @@ def outputs(network: lm.Network) -> list[tuple[Any, ...]]:
     return [tensor.shape[1:] for tensor in network.outputs]
 
 
-SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
+@pytest.mark.cases(
+    ("make", "shape"),
     (lambda: mlp((), classes=3, input=(5,)), (3,)),
     (lambda: mlp((8,), classes=3, input=(2, 4, 4)), (3,)),
     (lambda: lenet(26, (3, 32, 48)), (26,)),
@@ -81,10 +82,7 @@ SHAPES: list[tuple[Callable[[], lm.Network], tuple[int, ...]]] = [
     (lambda: dcgan(10, (3, 32, 32), 4)[1], (1,)),
     (lambda: lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16), (11, 7)),
     (lambda: lm.networks.transformer_encoder(11, 7, 8, 2, 2, 16, classes=3), (3,)),
-]
-
-
-@pytest.mark.parametrize(("make", "shape"), SHAPES)
+)
 def test_a_network_has_the_documented_output_shape(make, shape):
     assert outputs(make()) == [shape]
 
@@ -233,7 +231,10 @@ _OF_IMAGES = ": this is not a shape of images\n  expected  input=(channels, heig
 _COLOUR = "Images of one colour have one channel"
 _CHANNELS = "Channels come first: input=(3, 64, 64), and for the data array.transpose(0, 3, 1, 2)."
 _SQUARES = "a DCGAN is defined for square images of some sizes only\n"
-REFUSED: list[tuple[Any, ...]] = [
+
+
+@pytest.mark.cases(
+    "row",
     *(
         (
             lambda both=both: lm.networks.lstm_classifier(5, 7, **both),
@@ -293,10 +294,7 @@ REFUSED: list[tuple[Any, ...]] = [
             *((unet, "widths", 64), (vgg, "hidden", 64)),
         )
     ),
-]
-
-
-@pytest.mark.parametrize("row", REFUSED)
+)
 def test_unsupported_variants_are_refused_at_the_users_line(row):
     call, *parts = row
     assert "test_networks.py:" in check_refusal(DefinitionError, call, *parts)

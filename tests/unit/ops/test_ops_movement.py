@@ -159,16 +159,15 @@ def test_open_dimensions_are_bound_later(shape, move, oracle):
         assert found == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=2e-3, abs=2e-2)
 
 
-KEYS: list[Any] = [
+@pytest.mark.cases(
+    "key",
     *(0, -1, (1, 2), (-2, -3), slice(1, 3), slice(None, None, 2), slice(None, None, -1)),
     *(slice(3, 0, -2), slice(-1, -10, -3), slice(5, 1), slice(2, 2, -1), slice(-100, 100)),
     *(Ellipsis, (Ellipsis, 0), (0, Ellipsis, 1), (None, 1), (slice(None), None, 2, None)),
     *((Ellipsis, None), (slice(1, None), slice(None, None, -2), slice(0, 1)), (), None),
     (np.int64(1), slice(np.int64(1), None)),
-]
-
-
-@pytest.mark.parametrize("key", KEYS, ids=str)
+    ids=str,
+)
 def test_getitem_equals_numpy_and_its_gradient_is_one_at_the_read_elements(key):
     value = np.arange(60, dtype=np.float32).reshape(4, 3, 5)
     x = tensor(4, 3, 5)

@@ -44,7 +44,9 @@ def test_lgamma_of_positive_numbers_keeps_its_digits_also_near_its_zeros(dtype):
     assert units(computed(ops.lgamma, (2 + t).astype(dtype)), near_two) <= 10
 
 
-DERIVATIVES = [
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.cases(
+    ("order", "x", "exact"),
     (0, 1.0, -np.euler_gamma),
     (0, 0.5, -np.euler_gamma - 2 * math.log(2)),
     (0, -0.5, 2 - np.euler_gamma - 2 * math.log(2)),
@@ -55,11 +57,7 @@ DERIVATIVES = [
     (2, 1.0, -2 * _ZETA3),
     (3, 1.0, math.pi**4 / 15),
     (3, 0.5, math.pi**4),
-]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("order", "x", "exact"), DERIVATIVES)
+)
 def test_derivatives_of_lgamma_have_their_known_values(order, x, exact, dtype):
     found = computed(lambda tensor: ops.polygamma(order, tensor), np.array([x], dtype))
     # Digits of digamma cancel near its zeros.

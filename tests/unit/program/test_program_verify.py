@@ -117,7 +117,8 @@ def guarded(index: Index, *bounds: Bound) -> Loop:
     return loop(write(Store("y", HERE, Load("x", index, float32, bounds))))
 
 
-INSIDE = [
+@pytest.mark.cases(
+    ("index", "bounds"),
     (flatten((ROW, COLUMN - 1), (4, 6)), [Bound(COLUMN - 1, 0, 6)]),
     (flatten((ROW + COLUMN - 2, COLUMN), (4, 6)), [Bound(ROW + COLUMN - 2, 0, 4)]),
     (flatten((ROW * 2 - COLUMN, COLUMN), (4, 6)), [Bound(ROW * 2 - COLUMN, 0, 4)]),
@@ -129,15 +130,13 @@ INSIDE = [
     (ROW * 6 + COLUMN * 6 - 6, [Bound(COLUMN * 2 - 2, 0, 1), Bound(ROW, 0, 4)]),
     (HERE - 12, [Bound(HERE // 6, 2, 4)]),
     (HERE + 100, [Bound(COLUMN * 2 - 1, 0, 1)]),
-]
-
-
-@pytest.mark.parametrize(("index", "bounds"), INSIDE)
+)
 def test_loads_that_bounds_keep_inside_pass(index, bounds):
     verify(program(guarded(index, *bounds)))
 
 
-OUTSIDE = [
+@pytest.mark.cases(
+    ("index", "bounds", "reached"),
     (HERE - 1, [Bound(COLUMN - 1, -1, 6)], "element -1 at i = 0, k = 0"),
     (HERE + 6, [Bound(COLUMN, 0, 3)], "element 24 at i = 3, k = 0"),
     (
@@ -146,10 +145,7 @@ OUTSIDE = [
         "element 29 at i = 1, k = 5",
     ),
     (HERE + 1, [Bound(ROW, 0, 4), Bound(COLUMN, 0, 6)], "element 24 at i = 3, k = 5"),
-]
-
-
-@pytest.mark.parametrize(("index", "bounds", "reached"), OUTSIDE)
+)
 def test_loads_that_bounds_let_reach_outside_are_found(index, bounds, reached):
     text = problem_of(program(guarded(index, *bounds)))
     assert f"reaches outside input x f32[4, 6]: x[{index} if " in text
@@ -180,7 +176,10 @@ def computing(value: Scalar, buffer: str = "y") -> Loop:
 
 
 X, N, D, M = load("x"), load("n", dtype=int64), load("d", dtype=float64), load("m", dtype=bool_)
-MIXED: list[tuple[Scalar, str]] = [
+
+
+@pytest.mark.cases(
+    ("value", "said"),
     (Apply("add", (X, D), float32), "add of f32 and f64 cannot be f32"),
     (Apply("add", (X, X), float64), "add of f32 and f32 cannot be f64"),
     (Apply("exp", (N,), int64), "exp of i64 cannot be i64"),
@@ -202,10 +201,7 @@ MIXED: list[tuple[Scalar, str]] = [
         load("x", gathered_index(load("x", COLUMN), 6)),
         "an index read from data must be an integer, not f32",
     ),
-]
-
-
-@pytest.mark.parametrize(("value", "said"), MIXED)
+)
 def test_scalars_of_dtypes_that_do_not_fit_are_found(value, said):
     # The cast gives the stored value the right dtype: only its operands are wrong.
     text = problem_of(program(computing(Apply("cast", (value,), float32))))
