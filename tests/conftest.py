@@ -129,17 +129,25 @@ def pytest_report_header(config):
     return [f"{engine}: {open_engine(engine.removesuffix(GPU_KERNELS)).device.description}"]
 
 
-def pytest_generate_tests(metafunc):
-    """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu.
+def pytest_pycollect_makeitem(obj):
+    """`@pytest.mark.cases("x, y", (1, 2), (3, 4))` is `parametrize` with a row for each case.
 
-    `@pytest.mark.cases("x, y", (1, 2), (3, 4))` is `parametrize` with a row for each case; rows may
-    also be in a dict, by names of the cases.
+    Rows may also be in a dict, by names of the cases.
     """
-    for mark in metafunc.definition.iter_markers("cases"):
-        names, *rows = mark.args
-        named = rows[0] if len(rows) == 1 and isinstance(rows[0], dict) else {}
-        ids = {"ids": list(named)} if named else {}
-        metafunc.parametrize(names, [*named.values()] or rows, **ids, **mark.kwargs)
+    marks = getattr(obj, "pytestmark", None)
+    if isinstance(marks, list):
+        marks[:] = [_parametrized(mark) if mark.name == "cases" else mark for mark in marks]
+
+
+def _parametrized(mark: pytest.Mark) -> pytest.Mark:
+    names, *rows = mark.args
+    named = rows[0] if len(rows) == 1 and isinstance(rows[0], dict) else {}
+    ids: dict[str, Any] = {"ids": list(named)} if named else {}
+    return pytest.mark.parametrize(names, [*named.values()] or rows, **ids, **mark.kwargs).mark
+
+
+def pytest_generate_tests(metafunc):
+    """Tests that take an engine run on the one from `--engine`, or on the interpreter and cpu."""
     if "engine_name" in metafunc.fixturenames:
         chosen = str(metafunc.config.getoption("--engine"))
         names: list[Any] = [chosen] if chosen else ["interpreter", "cpu"]
