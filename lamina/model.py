@@ -380,9 +380,9 @@ class Model(Named):
             EngineError: if a training step needs more memory than the device has.
         """
         data = as_data(train, self.coding, is_training=True)
-        own = data.coding if isinstance(data, Dataset) else None
-        coding = own or self.coding
-        targets = None if (known := whole_of(data)) is None else known.target_arrays
+        data_coding = data.coding if isinstance(data, Dataset) else None
+        coding = data_coding or self.coding
+        targets = None if (dataset := whole_of(data)) is None else dataset.target_arrays
         weights, measured = numbers_of(class_weights, targets), as_metrics(metrics)
         options = TrainingOptions(
             as_loss(loss), optimizer, measured, clip, frozen, weights, "gradient_norm" in record
@@ -596,12 +596,12 @@ def load(
     saved, opened = read_model(path, layers), open_engine(engine)
     kept, values = saved.precision, saved.values
     if dtype is not None or precision is not None:
-        wanted = dtype or kept.name
+        new_dtype = dtype or kept.name
         if precision is None:
             # TF32 is for float32 only; the file's does not hold for another dtype.
-            is_float32 = wanted not in MIXED and as_dtype(wanted) == float32
+            is_float32 = new_dtype not in MIXED and as_dtype(new_dtype) == float32
             precision = kept.products if is_float32 else "float32"
-        kept = precision_of(wanted, lambda: opened.device, precision)
+        kept = precision_of(new_dtype, lambda: opened.device, precision)
     if dtype is not None:
         values = rounded_parameters(values, kept.dtype)
     parameters = Parameters(saved.network, opened, kept, saved.seed, values)

@@ -184,13 +184,13 @@ class Network(Named):
                 facts=(("expected", str(len(self.inputs))), ("found", str(len(operands)))),
                 where=source_line(),
             )
-        for number, (own, given) in enumerate(zip(self.inputs, operands, strict=True)):
-            if isinstance(cast(object, given), Tensor) and given.shape != own.shape:
+        for number, (declared, given) in enumerate(zip(self.inputs, operands, strict=True)):
+            if isinstance(cast(object, given), Tensor) and given.shape != declared.shape:
                 raise ShapeError(
                     f"input {number} of the applied network has another shape",
-                    facts=(("expected", shape_text(own.shape)), ("found", described(given))),
+                    facts=(("expected", shape_text(declared.shape)), ("found", described(given))),
                     where=source_line(),
-                    advice=f"The network was defined for that shape, at {own.origin.source}.",
+                    advice=f"The network was defined for that shape, at {declared.origin.source}.",
                 )
 
     @checked
@@ -218,9 +218,9 @@ class Network(Named):
         """
         arriving = tuple(input_dtypes or (dtype_in_model(tensor, dtype) for tensor in self.inputs))
         key = dtype, training, arriving
-        found = self._traces.get(key)
-        if found is None:
-            found = trace(
+        traced = self._traces.get(key)
+        if traced is None:
+            traced = trace(
                 self.inputs,
                 self.outputs,
                 self._names,
@@ -230,8 +230,8 @@ class Network(Named):
             )
         # A new table each time: other threads may read the old one. The latest is the last.
         kept = [one for one in self._traces.items() if one[0] != key]
-        self._traces = dict([*kept[-_MOST_TRACES + 1 :], (key, found)])
-        return found
+        self._traces = dict([*kept[-_MOST_TRACES + 1 :], (key, traced)])
+        return traced
 
     def variables(self, dtype: DType) -> Record:
         """The parameters and states of both modes of the network, and the layers they belong to."""
@@ -381,7 +381,7 @@ class Network(Named):
         """
         options = options_of(loss, optimizer, clip, frozen, "max_batch_size")
         device = partial(device_of, engine)
-        wanted, target = precision_of(dtype, device, precision), target_of(engine)
+        model_precision, target = precision_of(dtype, device, precision), target_of(engine)
         limit = open_engine(engine).available_bytes() if memory is None else int(memory)
         if limit is None:
             raise EngineError(
@@ -395,7 +395,7 @@ class Network(Named):
 
         @cache
         def bills(batch_size: int) -> MemoryBill:
-            return bill_of(self, batch_size, options, wanted, device, target, data=data)
+            return bill_of(self, batch_size, options, model_precision, device, target, data=data)
 
         def needs(batch_size: int, count: Count) -> list[Need]:
             program = bills(batch_size).program
@@ -456,12 +456,12 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
     """
     where = str(Origin("Sequential", source_line()))
     if not layers or not isinstance(layers[0], Tensor):
-        found = type(layers[0]).__name__ if layers else "nothing"
+        type_name = type(layers[0]).__name__ if layers else "nothing"
         raise DefinitionError(
             "a Sequential begins with an Input",
-            facts=(("expected", "Sequential(Input(784), Linear(10))"), ("found", found)),
+            facts=(("expected", "Sequential(Input(784), Linear(10))"), ("found", type_name)),
             where=where,
-            advice="Unpack the list: Sequential(*layers)." if found == "list" else "",
+            advice="Unpack the list: Sequential(*layers)." if type_name == "list" else "",
         )
     tensor = layers[0]
     for number, layer in enumerate(layers[1:], start=1):
@@ -483,10 +483,10 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
         advice = "" if isinstance(layer, Layer | Network) else advice_on_object(layer)
         if advice:
             cls = type(layer)
-            found = f"{cls.__module__}.{cls.__qualname__}"
+            type_name = f"{cls.__module__}.{cls.__qualname__}"
             raise DefinitionError(
                 "the elements after the Input of a Sequential are layers of Lamina",
-                facts=(("position", str(number)), ("found", found)),
+                facts=(("position", str(number)), ("found", type_name)),
                 where=where,
                 advice=advice,
             )

@@ -80,11 +80,11 @@ def read_definition(path: str) -> Definition:
     network = names.get("net")
     if not isinstance(network, Network):
         others = [name for name, value in names.items() if isinstance(value, Network)]
-        found = f"net = {_kind(names['net'])}" if "net" in names else "no net"
+        assignment = f"net = {_kind(names['net'])}" if "net" in names else "no net"
         advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
         if others:
             advice = f"The file defines {' and '.join(others)}: name the network net."
-        facts = (("expected", "net = a Network"), ("found", found))
+        facts = (("expected", "net = a Network"), ("found", assignment))
         raise DefinitionError("the file defines no network", facts=facts, advice=advice, where=path)
     loss, optimizer = _loss(path, names.get("loss")), names.get("optimizer")
     is_optimizer = hasattr(optimizer, "slots") and hasattr(optimizer, "update")

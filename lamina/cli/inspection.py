@@ -58,10 +58,10 @@ def _of_program(function: Callable[..., Any]) -> click.Command:
         is_training = definition.loss is not None and not inference
         training = (definition.loss, definition.optimizer) if is_training else (None, None)
         file_of_record: Path | None = further.pop("json", None)
-        found = function(model, batch_size or definition.batch_size, *training, **further)
-        click.echo(str(found))
+        report = function(model, batch_size or definition.batch_size, *training, **further)
+        click.echo(str(report))
         if file_of_record is not None:
-            write_atomically(file_of_record, f"{dumps(found.record(), indent=1)}\n".encode())
+            write_atomically(file_of_record, f"{dumps(report.record(), indent=1)}\n".encode())
 
     return command
 

@@ -40,7 +40,7 @@ BUFFER_BYTES = 64 << 20
 # About the bytes of a batch of dense rows.
 _BATCH_BYTES = 1 << 20
 
-Window = Annotated[int, Whole(0, 1 << 31)]
+ShuffleWindow = Annotated[int, Whole(0, 1 << 31)]
 
 
 def _source(value: Any) -> Any:
@@ -115,7 +115,7 @@ class Stream(metaclass=Called):
 
     source: Annotated[Any, ReadBy(_source)]
     _: KW_ONLY
-    window: Window = 0
+    window: ShuffleWindow = 0
     seed: Annotated[int | None, OrNone(Whole())] = None
     steps_per_epoch: Annotated[int | None, OrNone(Whole(1))] = None
     regroup: bool = True

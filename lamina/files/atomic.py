@@ -48,12 +48,12 @@ def _not_written(
     return DataError(
         "the file could not be written",
         facts=(*facts, ("reason", error.strerror or str(error))),
-        advice=_advice(error, target),
+        advice=_advice_on_error(error, target),
         where=os.fspath(path),
     )
 
 
-def _advice(error: OSError, target: Path) -> str:
+def _advice_on_error(error: OSError, target: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "Free some space on that disk, or write to another; the old file is unharmed."
     if target.is_dir():

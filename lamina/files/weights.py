@@ -324,7 +324,7 @@ class _Pairing:
                     ("paired before", f"{len(self._pairs)} parameters and states"),
                 ),
                 where="from_torch",
-                advice=self._advice(layer, left[0].rpartition(".")[0] if left else ""),
+                advice=self._advice_on_layer(layer, left[0].rpartition(".")[0] if left else ""),
             )
         self._next.append((layer, module))
         return module
@@ -381,20 +381,20 @@ class _Pairing:
                 f"there is no array for {variable.name!r}",
                 facts=(("expected", source), ("found", siblings)),
                 where="from_torch",
-                advice=self._advice(layer, module),
+                advice=self._advice_on_layer(layer, module),
             )
         value = _array(self._arrays[source], source)
         if third is not None:
             rows = len(value) // 3
             value = value[third * rows : (third + 1) * rows]
-        _require_shape(variable, source, value, self._advice(layer, module))
+        _require_shape(variable, source, value, self._advice_on_layer(layer, module))
         self._pairs[variable.name] = Pair(variable.name, source, third)
         self._values[variable.name] = value
         self._left.pop(source, None)
         if source in self._unused:
             self._unused.remove(source)
 
-    def _advice(self, layer: _Layer, module: str) -> str:
+    def _advice_on_layer(self, layer: _Layer, module: str) -> str:
         for name in self._left:
             other = _module_of(layer, name)
             arrays = [self._arrays.get(f"{other}.{suffix}") for _, suffix, _ in layer.variables]

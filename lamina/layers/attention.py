@@ -258,15 +258,15 @@ class TransformerDecoderBlock(_Block):
         (x, memory), masks = _sequences_and_masks(self, operands, (2,))
         x = _finite(x, masks[1:])
         (features,) = static(x.shape[2:])
-        own = _self_attention(self)
-        other = replace(own, features=features, causal=False, rotary=None)
+        attention = _self_attention(self)
+        of_memory = replace(attention, features=features, causal=False, rotary=None)
         x = _residual(
             *(self, scope, "attention", x),
-            lambda y: scope.layer("attention", own, y, y, y, *masks[1:]),
+            lambda y: scope.layer("attention", attention, y, y, y, *masks[1:]),
         )
         x = _residual(
             *(self, scope, "memory_attention", x),
-            lambda y: scope.layer("memory_attention", other, y, memory, memory, *masks[:1]),
+            lambda y: scope.layer("memory_attention", of_memory, y, memory, memory, *masks[:1]),
         )
         return _feedforward(self, scope, x)
 

@@ -66,14 +66,14 @@ def _label(node: Tensor) -> str:
     return "Input" if node.op is LEAF else node.op.name.replace("_", " ").title().replace(" ", "")
 
 
-def shared_names(whole: Record, part: Record) -> dict[str, str]:
-    """The names of a part's parameters and states in the whole, by their names in the part.
+def shared_names(parent: Record, part: Record) -> dict[str, str]:
+    """The names of a part's parameters and states in its parent, by their names in the part.
 
     Both have the same layer objects. A layer may make new inner layers in each trace; their
     parameters are found by their path within the layer.
     """
-    prefixes = whole.prefixes
-    variables = {**whole.parameters, **whole.states}
+    prefixes = parent.prefixes
+    variables = {**parent.parameters, **parent.states}
     names: dict[str, str] = {}
     for name, variable in {**part.parameters, **part.states}.items():
         words = name.split(".")

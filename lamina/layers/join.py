@@ -127,11 +127,11 @@ def _check_branches(
                 raise ShapeError(
                     f"the {which} differ in shape",
                     facts=(("left", described(left)), ("right", described(right))),
-                    advice=_advice(left, right, axes, free_axis),
+                    advice=_advice_on_shapes(left, right, axes, free_axis),
                 )
 
 
-def _advice(left: Tensor, right: Tensor, axes: list[int], free_axis: int | None) -> str:
+def _advice_on_shapes(left: Tensor, right: Tensor, axes: list[int], free_axis: int | None) -> str:
     """The difference and the fix: `Axes 2 and 3 differ, 16 against 32: ...`."""
     if left.rank != right.rank:
         return (

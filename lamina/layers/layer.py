@@ -233,9 +233,9 @@ def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
         return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     scope = Scope(Record(dtype, training=True, operands=operands), "check")
-    found = _forward(layer, scope, operands)
-    results = results_of(found)
-    types = tuple([(result.shape, result.dtype) for result in results]), found is results
+    returned = _forward(layer, scope, operands)
+    results = results_of(returned)
+    types = tuple([(result.shape, result.dtype) for result in results]), returned is results
     if key is not None:
         if len(_results) >= _MOST_RESULTS:
             _results.clear()

@@ -225,8 +225,8 @@ class InstanceNorm(Layer):
                 return _by_averages(scope, x, averages, self)
             count = ops.element_count(x, axes, x.dtype)
             unbiased = ops.variance(x, axes) * (count / ops.maximum(count - 1, 1))
-            found = ops.mean(ops.mean(x, axes), 0), ops.mean(unbiased, 0)
-            _move(scope, averages, found, self.momentum)
+            moments = ops.mean(ops.mean(x, axes), 0), ops.mean(unbiased, 0)
+            _move(scope, averages, moments, self.momentum)
         y = _standardized(x, axes, self.epsilon)
         return _affine(scope, y, [1], bias=self.bias) if self.affine else y
 

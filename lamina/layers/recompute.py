@@ -55,8 +55,8 @@ class Recompute:
             )
         for layer in layers:
             # A network has outputs; its class is defined in terms of layers.
-            known = isinstance(layer, Layer | Recompute) or hasattr(layer, "outputs")
-            if isinstance(layer, type) or not known:
+            is_layer = isinstance(layer, Layer | Recompute) or hasattr(layer, "outputs")
+            if isinstance(layer, type) or not is_layer:
                 raise self._error(
                     "layers and networks can be computed again",
                     "Recompute(lm.Linear(10), lm.ReLU())",
@@ -92,10 +92,10 @@ class Recompute:
             found = f"{len(cast(Sequence[object], y))} outputs" if isinstance(y, tuple) else repr(y)
             raise self._error("what is computed again has one output", "a tensor", found)
 
-    def _error(self, problem: str, expected: str, found: str, advice: str = "") -> DefinitionError:
+    def _error(self, problem: str, expected: str, given: str, advice: str = "") -> DefinitionError:
         return DefinitionError(
             problem,
-            facts=(("expected", expected), ("found", found)),
+            facts=(("expected", expected), ("found", given)),
             where=str(Origin("Recompute", self._source)),
             advice=advice,
         )

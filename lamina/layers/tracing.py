@@ -264,10 +264,10 @@ class _Tracer:
 
 
 def limits_of_ops(
-    results: Sequence[Tensor], known: Sequence[IndexLimit], known_tensors: Sequence[Tensor] = ()
+    results: Sequence[Tensor], of_layers: Sequence[IndexLimit], known_tensors: Sequence[Tensor] = ()
 ) -> list[IndexLimit]:
     """The ranges of indices that ops after the known tensors expect, where no layer has one."""
-    limited = {(limit.indices, limit.count) for limit in known}
+    limited = {(limit.indices, limit.count) for limit in of_layers}
     advice = "Indices do not count from the end; ops.clip brings them inside."
     limits: list[IndexLimit] = []
     for node in topological(results, known_tensors):

@@ -94,13 +94,13 @@ class ByOutput(Sourced):
                     ("found", repr(self.losses)),
                 ),
             )
-        for one in losses.values():
-            if one is not None:
-                check_loss(one, where="")
+        for loss in losses.values():
+            if loss is not None:
+                check_loss(loss, where="")
         factors = {} if self.factors is None else _entries(self.factors)
-        known = factors is not None and all(losses.get(key) is not None for key in factors)
+        have_losses = factors is not None and all(losses.get(key) is not None for key in factors)
         listed = not isinstance(self.factors, list | tuple) or len(self.factors) == len(losses)
-        if factors is None or not known or not listed:
+        if factors is None or not have_losses or not listed:
             raise DefinitionError(
                 "the factors do not fit the losses",
                 facts=(("losses", ", ".join(map(str, losses))), ("factors", repr(self.factors))),
@@ -268,20 +268,20 @@ class FunctionMetric(Sourced):
                 return {"total": value}
             count = count if divisor is None else divisor
             return {"sum": ops.where(count > 0, value * count, 0.0), "count": count}
-        found = cast(object, self.function(prediction, target))
-        if not isinstance(found, Tensor) or (weights is not None and not found.rank):
-            weighted = weights is not None and isinstance(found, Tensor)
+        metric = cast(object, self.function(prediction, target))
+        if not isinstance(metric, Tensor) or (weights is not None and not metric.rank):
+            weighted = weights is not None and isinstance(metric, Tensor)
             raise ShapeError(
                 f"the metric {self.name!r} gives no tensor"
                 if not weighted
                 else f"the examples have weights, and the metric {self.name!r} gives one number",
                 facts=(
                     ("expected", "a tensor [batch, ...]"),
-                    ("found", described(found) if isinstance(found, Tensor) else repr(found)),
+                    ("found", described(metric) if isinstance(metric, Tensor) else repr(metric)),
                 ),
                 advice="Return a number for each example.",
             )
-        values = ops.cast(found, first.dtype)
+        values = ops.cast(metric, first.dtype)
         if not values.rank:
             return {"sum": values * count, "count": count}
         total, count = weighted_sum(values, weights)
@@ -301,11 +301,11 @@ class FunctionMetric(Sourced):
 def as_metrics(metrics: Any) -> tuple[Metric, ...]:
     """The metrics in metrics, functions, and both by output; DefinitionError for anything else."""
     if isinstance(metrics, Mapping):
-        found: list[Metric] = []
+        of_outputs: list[Metric] = []
         for name, given in cast(Mapping[Any, Any], metrics).items():
             several = list(cast(Any, given)) if isinstance(given, list | tuple) else [given]
-            found += [cast(Metric, OfOutput(str(name), one)) for one in as_metrics(several)]
-        return tuple(found)
+            of_outputs += [cast(Metric, OfOutput(str(name), one)) for one in as_metrics(several)]
+        return tuple(of_outputs)
     if isinstance(metrics, list | tuple):
         metrics = [_as_metric(one) for one in cast(Sequence[Any], metrics)]
     check_metrics(metrics)

@@ -76,13 +76,13 @@ def default_specs(
     They are for networks without data; a loss without targets has none.
     """
     check_loss(loss)
-    found: list[tuple[LossTerm, tuple[Spec, ...]]] = []
+    specs: list[tuple[LossTerm, tuple[Spec, ...]]] = []
     for term in terms_of(loss, names):
         expected = _expected(term, outputs)
         compared = outputs if term.output is None else [outputs[term.output]]
         plain = tuple((tensor.shape, tensor.dtype) for tensor in compared)
-        found.append((term, plain if expected is None else expected))
-    return found
+        specs.append((term, plain if expected is None else expected))
+    return specs
 
 
 def _expected(term: LossTerm, outputs: Sequence[Tensor]) -> tuple[Spec, ...] | None:
@@ -101,10 +101,10 @@ def _expected(term: LossTerm, outputs: Sequence[Tensor]) -> tuple[Spec, ...] | N
         )
     if describe is None:
         return None
-    found = describe(_prediction(term, outputs))
-    if found is None:
+    specs = describe(_prediction(term, outputs))
+    if specs is None:
         return ()
-    return (found,) if isinstance(found[1], DType) else tuple(found)
+    return (specs,) if isinstance(specs[1], DType) else tuple(specs)
 
 
 @frozen_dataclass
@@ -147,16 +147,16 @@ def objective(
     shares: list[Share] = []
     outputs: list[tuple[str, Tensor]] = []
     checks: list[TargetCheck] = []
-    for one in compared:
-        term = one.term
-        checks += _check(term.loss, one.numbers, trace.outputs[term.output or 0])
-        given = one.weights
+    for pair in compared:
+        term = pair.term
+        checks += _check(term.loss, pair.numbers, trace.outputs[term.output or 0])
+        given = pair.weights
         if classes is not None:
-            given = _with_classes(classes, one, len(trace.outputs))
+            given = _with_classes(classes, pair, len(trace.outputs))
         try:
-            value, divisor = _value(one, trace, given)
+            value, divisor = _value(pair, trace, given)
         except (DTypeError, ShapeError) as error:
-            raise _of_one_target(error, one, len(leaves)) from None
+            raise _of_one_target(error, pair, len(leaves)) from None
         if divisor is not None:
             outputs.append((f"divisor.{term.name}", divisor))
         if term.name:
@@ -164,8 +164,8 @@ def objective(
         scaled = value if term.factor == 1 else value * term.factor
         shares.append(Share(scaled, divisor, term.summed, given is not None))
     everything = [_cast(one, dtype) for one in leaves]
-    found, kept, of_metrics = _measured(metrics, trace.outputs, names, compared, everything)
-    results = [*(share.loss for share in shares), *(tensor for _, tensor in found)]
+    statistics, kept, of_metrics = _measured(metrics, trace.outputs, names, compared, everything)
+    results = [*(share.loss for share in shares), *(tensor for _, tensor in statistics)]
     building = BUILDING.get()
     limits = [] if building is None else building.index_limits
     return Objective(
@@ -173,7 +173,7 @@ def objective(
         added([share.loss for share in shares]),
         _joined(shares),
         tuple(one.term for one in compared),
-        (*outputs, *found),
+        (*outputs, *statistics),
         kept,
         tuple(one.numbers for one in compared),
         (*checks, *of_metrics),
@@ -189,11 +189,11 @@ def _check(owner: object, numbers: Sequence[int], prediction: Any) -> list[Targe
     return [(tuple(numbers), partial(check, prediction_shape=prediction.shape))]
 
 
-def _of_one_target(error: LaminaError, one: _Compared, count: int) -> LaminaError:
+def _of_one_target(error: LaminaError, pair: _Compared, count: int) -> LaminaError:
     """The error of a loss, which says which one of several targets it is about."""
-    if count > 1 and len(one.numbers) == 1:
-        number = one.numbers[0]
-        error.facts += (("target", f"y[{number}], of the output {one.term.name!r}"),)
+    if count > 1 and len(pair.numbers) == 1:
+        number = pair.numbers[0]
+        error.facts += (("target", f"y[{number}], of the output {pair.term.name!r}"),)
         # The advice is written for a single target y.
         error.advice = re.sub(r"\by(?=[.\[])", f"y[{number}]", error.advice)
     return error
@@ -256,8 +256,8 @@ def _compared(
             where="weights",
             advice="Give one array of weights, or a tuple with one for each loss.",
         )
-    own: list[Tensor | None] = [ops.cast(one, dtype) for one in weights]
-    own = own if len(own) > 1 else [own[0] if own else None] * len(terms)
+    by_term: list[Tensor | None] = [ops.cast(one, dtype) for one in weights]
+    by_term = by_term if len(by_term) > 1 else [by_term[0] if by_term else None] * len(terms)
     ends = accumulate(counts)
     numbers = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
     return [
@@ -265,19 +265,19 @@ def _compared(
             *(term, _prediction(term, outputs), specs, numbered),
             *(_target([leaves[number] for number in numbered], specs or (), dtype), weight),
         )
-        for term, specs, numbered, weight in zip(terms, expected, numbers, own, strict=True)
+        for term, specs, numbered, weight in zip(terms, expected, numbers, by_term, strict=True)
     ]
 
 
 def _target(targets: Sequence[Tensor], expected: Sequence[Spec], dtype: DType) -> Any:
     """The target of a term: cast to floats if its loss needs floats."""
-    found: list[Tensor] = []
+    converted: list[Tensor] = []
     for position, tensor in enumerate(targets):
-        shape, wanted = expected[min(position, len(expected) - 1)] if expected else ((), None)
+        shape, spec_dtype = expected[min(position, len(expected) - 1)] if expected else ((), None)
         # Integers of another rank are class numbers, for losses that take either.
-        needs_floats = wanted is not None and wanted.is_float and len(shape) == tensor.rank
-        found.append(ops.cast(tensor, dtype) if needs_floats else _cast(tensor, dtype))
-    return _single(found)
+        needs_floats = spec_dtype is not None and spec_dtype.is_float and len(shape) == tensor.rank
+        converted.append(ops.cast(tensor, dtype) if needs_floats else _cast(tensor, dtype))
+    return _single(converted)
 
 
 def _cast(target: Tensor, dtype: DType) -> Tensor:
@@ -285,30 +285,30 @@ def _cast(target: Tensor, dtype: DType) -> Tensor:
     return ops.cast(target, dtype) if target.dtype.is_float else target
 
 
-def _with_classes(classes: ClassWeights, one: _Compared, outputs: int) -> Tensor:
+def _with_classes(classes: ClassWeights, pair: _Compared, outputs: int) -> Tensor:
     """The weights of the examples times the weights of their classes."""
-    target, weights = one.target, one.weights
-    if one.term.output is not None or not isinstance(target, Tensor) or outputs != 1:
+    target, weights = pair.target, pair.weights
+    if pair.term.output is not None or not isinstance(target, Tensor) or outputs != 1:
         raise DefinitionError(
             "weights of classes need one output and one target",
             facts=(("outputs", str(outputs)), ("target", repr(target))),
             where="class_weights",
             advice="Give them to the loss of an output: lm.CrossEntropy(class_weights=[...]).",
         )
-    labels = any(not dtype.is_float for _, dtype in one.expected or ())
-    found = weights_of_classes(classes, one.prediction, target, labels=labels)
+    labels = any(not dtype.is_float for _, dtype in pair.expected or ())
+    by_class = weights_of_classes(classes, pair.prediction, target, labels=labels)
     if weights is None:
-        return found
-    return found * ops.reshape(weights, (*weights.shape, *(1,) * (found.rank - weights.rank)))
+        return by_class
+    return by_class * ops.reshape(weights, (*weights.shape, *(1,) * (by_class.rank - weights.rank)))
 
 
-def _value(one: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _value(pair: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The loss, and the sum of weights by which it is divided if that is not the batch."""
-    loss = one.term.loss
+    loss = pair.term.loss
     doubt: Callable[[Any], str] | None = getattr(loss, "doubt", None)
     if doubt:
-        _warn_of(doubt(one.prediction), loss, one.term.name)
-    value, divisor = _computed(one, one.target, weights)
+        _warn_of(doubt(pair.prediction), loss, pair.term.name)
+    value, divisor = _computed(pair, pair.target, weights)
     given = cast(object, value)
     if not isinstance(given, Tensor) or given.shape != () or not given.dtype.is_float:
         advice = "Average over the examples: ops.mean(...)."
@@ -323,25 +323,25 @@ def _value(one: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tensor
             where="loss",
             advice=advice,
         )
-    mixture, target = trace.record.mixture, one.target
+    mixture, target = trace.record.mixture, pair.target
     if mixture is None or target is None:
         return given, divisor
     # The examples are mixed, and so are the losses of their own and their partners' targets. A
     # partner's target keeps its weight. The sum of the weights is the same.
     targets = cast(tuple[Tensor, ...], target if isinstance(target, tuple) else (target,))
     others = _single([partners(each) for each in targets])
-    other, _ = _computed(one, others, None if weights is None else partners(weights))
+    other, _ = _computed(pair, others, None if weights is None else partners(weights))
     share = ops.cast(mixture.share, given.dtype)
     return share * given + (1 - share) * other, divisor
 
 
-def _computed(one: _Compared, target: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
-    term = one.term
+def _computed(pair: _Compared, target: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
+    term = pair.term
     measure: Callable[..., Any] | None = getattr(term.loss, "measured", None)
     with labelled(Origin(f"loss/{term.name}" if term.name else "loss")):
         if measure is None:
-            return called(term.loss, one.prediction, target, weights, "loss"), None
-        return measure(one.prediction, target, weights)
+            return called(term.loss, pair.prediction, target, weights, "loss"), None
+        return measure(pair.prediction, target, weights)
 
 
 def _warn_of(doubt: str, owner: object, output: str) -> None:
@@ -377,7 +377,7 @@ def _measured(
     targets: Sequence[Tensor],
 ) -> tuple[list[tuple[str, Tensor]], frozenset[str], list[TargetCheck]]:
     """The statistics of the metrics, the names of those with a row for each example, and checks."""
-    found: list[tuple[str, Tensor]] = []
+    named: list[tuple[str, Tensor]] = []
     checks: list[TargetCheck] = []
     for number, metric in enumerate(metrics):
         prediction, target, weights = _single(outputs), _single(targets), compared[0].weights
@@ -401,15 +401,15 @@ def _measured(
         numbers = [position for position, one in enumerate(targets) if one is target]
         checks += _check(inner, numbers, prediction)
         terms = (one.term for one in compared)
-        own = next((one.loss for one in terms if one.output is None or one.name == name), None)
-        _warn_of(_doubt_of_ignored(inner, own), inner, name)
+        loss = next((one.loss for one in terms if one.output is None or one.name == name), None)
+        _warn_of(_doubt_of_ignored(inner, loss), inner, name)
         doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
         if doubt:
-            text = doubt(prediction, target, own)
+            text = doubt(prediction, target, loss)
             _warn_of(text, inner.function if isinstance(inner, FunctionMetric) else inner, name)
-        found += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
-    kept = [name for name, tensor in found if tensor.rank and isinstance(tensor.shape[0], Size)]
-    return found, frozenset(kept), checks
+        named += [(f"metric{number}.{name}", tensor) for name, tensor in statistics.items()]
+    kept = [name for name, tensor in named if tensor.rank and isinstance(tensor.shape[0], Size)]
+    return named, frozenset(kept), checks
 
 
 def _doubt_of_ignored(metric: object, loss: object) -> str:
@@ -462,7 +462,7 @@ def _of_output(
     """The target of an output, and the weights of its examples."""
     if compared[0].term.output is None:
         return targets[position] if len(targets) == outputs else None, compared[0].weights
-    for one in compared:
-        if one.term.output == position:
-            return _single([targets[number] for number in one.numbers]), one.weights
+    for pair in compared:
+        if pair.term.output == position:
+            return _single([targets[number] for number in pair.numbers]), pair.weights
     return None, None

@@ -193,15 +193,15 @@ def joins_parameters(optimizer: object) -> bool:
 
 def matching(pattern: str, names: Sequence[str], where: str = "") -> list[str]:
     """The names that match a pattern such as `"0.*"` or `"*.bias"`; DefinitionError for none."""
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if not found:
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if not matches:
         raise DefinitionError(
             "a pattern fits no parameter",
             facts=(("pattern", repr(pattern)), ("parameters", ", ".join(names) or "none")),
             where=where,
             advice="A star stands for any text: '1.*' is all of layer 1, '*.bias' every bias.",
         )
-    return found
+    return matches
 
 
 def check_metrics(metrics: object) -> None:
@@ -219,22 +219,22 @@ def name_of_class(cls: type) -> str:
 
 
 def wrong_argument(
-    where: str, kind: str, expected: str, found: object, advice: str = ""
+    where: str, kind: str, expected: str, argument: object, advice: str = ""
 ) -> DefinitionError:
     """The error for an argument, named `where`, that is not of a kind, `"a loss"`.
 
     For a class, or an object of another framework, the advice says what to make of it.
     """
-    foreign = advice_on_object(found)
+    foreign = advice_on_object(argument)
     if foreign:
         # Its `repr` may have many lines.
-        cls = found if isinstance(found, type) else type(found)
+        cls = argument if isinstance(argument, type) else type(argument)
         text, advice = f"{cls.__module__}.{cls.__qualname__}", foreign
     else:
-        text = repr(found)
-        if isinstance(found, type):
-            advice = f"Make one of the class: {found.__name__}(...)."
-        elif isinstance(found, str) and (here := word_here(found, kind.split()[-1])):
+        text = repr(argument)
+        if isinstance(argument, type):
+            advice = f"Make one of the class: {argument.__name__}(...)."
+        elif isinstance(argument, str) and (here := word_here(argument, kind.split()[-1])):
             advice = f"Write {f'[{here}]' if 'list' in kind else here}."
     return DefinitionError(
         f"this is not {kind}",

@@ -109,7 +109,7 @@ class ClassWeightsKind(Kind):
         if value is None or (isinstance(value, str) and value == "balanced"):
             return value
         if isinstance(value, Mapping):
-            found: dict[int, float] = {}
+            weights: dict[int, float] = {}
             for key, weight in cast(Mapping[Any, Any], value).items():
                 number = as_whole(key)
                 if number is None or number < 0:
@@ -118,11 +118,11 @@ class ClassWeightsKind(Kind):
                     named = isinstance(key, str) and isinstance(weight, Mapping | list)
                     raise Misfit("a dict by class numbers", example, advice=advice * named)
                 try:
-                    found[number] = _WEIGHT.read(weight)
+                    weights[number] = _WEIGHT.read(weight)
                 except Misfit as misfit:
                     raise misfit.within(f"[{number}]", weight) from None
-            if found:
-                return found
+            if weights:
+                return weights
         entries = entries_of(cast(object, value))
         if not entries:
             raise Misfit("the weights of the classes", example)
@@ -158,11 +158,11 @@ def balanced(targets: Sequence[Array]) -> dict[int, float]:
     """
     array = targets[0] if len(targets) == 1 else None
     if array is None or array.dtype.kind == "f":
-        found = "no targets" if not targets else f"{len(targets)} arrays"
-        found = found if array is None else f"{array.dtype.name}{shape_text(array.shape)}"
+        kind = "no targets" if not targets else f"{len(targets)} arrays"
+        kind = kind if array is None else f"{array.dtype.name}{shape_text(array.shape)}"
         raise DataError(
             "only class numbers can be balanced",
-            facts=(("expected", "one target of integers"), ("found", found)),
+            facts=(("expected", "one target of integers"), ("found", kind)),
             where="class_weights",
             advice="Give each loss its weights: lm.CrossEntropy(class_weights=[...])."
             if len(targets) > 1
@@ -172,8 +172,8 @@ def balanced(targets: Sequence[Array]) -> dict[int, float]:
         array[array >= 0] if array.dtype.kind == "i" else array, return_counts=True
     )
     each = counts.sum() / (len(classes) * counts)
-    found = {int(number): float(weight) for number, weight in zip(classes, each, strict=True)}
-    return Balanced(found)
+    weights = {int(number): float(weight) for number, weight in zip(classes, each, strict=True)}
+    return Balanced(weights)
 
 
 def weights_of_classes(
@@ -217,6 +217,6 @@ def weights_of_classes(
     else:
         numbers = ops.cast(target, "int64")
     count = len(table)
-    known = ops.logical_and(numbers >= 0, numbers < count)
-    found = ops.take(constant(np.array(table), prediction.dtype), ops.clip(numbers, 0, count - 1))
-    return ops.where(known, found, 1.0)
+    in_table = ops.logical_and(numbers >= 0, numbers < count)
+    weights = ops.take(constant(np.array(table), prediction.dtype), ops.clip(numbers, 0, count - 1))
+    return ops.where(in_table, weights, 1.0)

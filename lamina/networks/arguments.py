@@ -14,7 +14,7 @@ _EXTENTS = Row(Whole(1), example="(256, 128)")
 def _shape_of_images(value: Any) -> tuple[int, ...]:
     """Channels, height and width."""
     extents = entries_of(value)
-    advice = _advice(value if extents is None else extents)
+    advice = _advice_on_images(value if extents is None else extents)
     if advice:
         raise Misfit(
             "{name}=(channels, height, width)",
@@ -25,7 +25,7 @@ def _shape_of_images(value: Any) -> tuple[int, ...]:
     return _EXTENTS.read(extents)
 
 
-def _advice(extents: Any) -> str:
+def _advice_on_images(extents: Any) -> str:
     """Advice for a value that is not (channels, height, width); empty if it is."""
     match extents:
         # A square image with channels last is more likely than an image 1, 3 or 4 pixels wide.

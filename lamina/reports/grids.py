@@ -212,10 +212,10 @@ def plot_images(
     if pixels.ndim == 3:
         pixels = pixels[:, None]
     if pixels.ndim != 4 or pixels.shape[1] not in (1, 3) or pixels.size == 0:
-        found = str(np.shape(images))
+        shape = str(np.shape(images))
         raise DataError(
             "a sheet is made of images",
-            facts=(("expected", "(count, 1 or 3 channels, height, width)"), ("found", found)),
+            facts=(("expected", "(count, 1 or 3 channels, height, width)"), ("found", shape)),
             advice="Reshape the values, and omit further channels.",
         )
     count, channels, height, width = pixels.shape

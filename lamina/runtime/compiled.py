@@ -136,7 +136,7 @@ def program_for_batch(
             limit = max(limit, room.NOT_ASKED_BYTES)
             most = engine.target.largest_block_bytes
             fits = batch > 1 and largest_batch_of(needs_of, engine.needs, limit, most, batch)
-            error.advice = _advice(fits, divisible)
+            error.advice = _advice_on_batch(fits, divisible)
             raise error.at(engine.device.engine) from None
 
     with advised():
@@ -151,7 +151,7 @@ def program_for_batch(
     return program
 
 
-def _advice(fits: int, divisible: str) -> str:
+def _advice_on_batch(fits: int, divisible: str) -> str:
     if not fits:
         return "Not even one example fits: take a smaller network, or an optimizer with less state."
     examples = f"{fits:,} example{'s' if fits > 1 else ''}"

@@ -46,7 +46,7 @@ def index_checks(
 
     Slices, reshapes and casts of an input are its elements too.
     """
-    found: list[IndexCheck] = []
+    checks: list[IndexCheck] = []
     for limit in limits:
         source, *applied = topological([limit.indices])
         is_input = source.op is LEAF and source.attributes["role"] == "input"
@@ -56,8 +56,8 @@ def index_checks(
             elements = elements and moved and len(node.operands) == 1
         if elements:
             number = int(source.attributes["name"].removeprefix(kind))
-            found.append(IndexCheck(limit, source, number, labels[number]))
-    return tuple(found)
+            checks.append(IndexCheck(limit, source, number, labels[number]))
+    return tuple(checks)
 
 
 def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None:
@@ -73,10 +73,10 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
             if largest >= count
             else "and give unknown values a number of their own."
         )
-        found = f"{values[index]} at example {int(index[0])} of {check.label}"
+        index_text = f"{values[index]} at example {int(index[0])} of {check.label}"
         raise DataError(
             f"{check.limit.what} out of range",
-            facts=(("expected", f"0..{count - 1}"), ("found", found)),
+            facts=(("expected", f"0..{count - 1}"), ("found", index_text)),
             where=str(check.limit.origin),
             advice=check.limit.advice
             or f"The layer was made for {count}: number them from 0, {numbering}",

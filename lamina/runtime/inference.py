@@ -161,17 +161,17 @@ class Inference:
         self, arrays: Sequence[Array], dtypes: tuple[DType, ...], size: int
     ) -> tuple[Array, ...]:
         count = len(arrays[0])
-        found: dict[str, Array] = {}
+        results: dict[str, Array] = {}
         for start in range(0, count, size):
             rows = [array[start : start + size] for array in arrays]
             compiled = self._programs.get((len(rows[0]), dtypes), self._compile)
             compiled.run(rows)
             for name, buffer in compiled.program.outputs:
                 spec = compiled.program.buffers[buffer]
-                if name not in found:
-                    found[name] = np.empty((count, *spec.shape[1:]), spec.dtype.numpy)
-                compiled.executable.read_into(name, found[name][start : start + size])
-        return tuple(found.values())
+                if name not in results:
+                    results[name] = np.empty((count, *spec.shape[1:]), spec.dtype.numpy)
+                compiled.executable.read_into(name, results[name][start : start + size])
+        return tuple(results.values())
 
     def _compile(self, key: _Key, timed: bool = False) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters

@@ -77,23 +77,23 @@ class _Coded:
         self.coding: Coding | None = None
 
 
-def _inputs_in(whole: Network, part: Network) -> list[int | None]:
-    """The numbers of a part's inputs in the whole: of the same tensor, or one for the same layer.
+def _inputs_in(parent: Network, part: Network) -> list[int | None]:
+    """The numbers of a part's inputs in its parent: of the same tensor, or one for the same layer.
 
-    None for an input that the whole does not have, such as the codes of a decoder.
+    None for an input that the parent does not have, such as the codes of a decoder.
     """
 
     def uses(network: Network, tensor: Tensor) -> set[object]:
-        found: set[object] = {tensor}
+        places: set[object] = {tensor}
         for node in network.nodes:
             layer = id(node.attributes["layer"]) if node.op is LAYER else None
             operands = enumerate(node.operands) if layer else ()
-            found |= {(layer, number) for number, operand in operands if operand is tensor}
-        return found
+            places |= {(layer, number) for number, operand in operands if operand is tensor}
+        return places
 
-    known = [uses(whole, tensor) for tensor in whole.inputs]
-    given = [uses(part, tensor) for tensor in part.inputs]
-    return [next((n for n, own in enumerate(known) if own & one), None) for one in given]
+    parent_uses = [uses(parent, tensor) for tensor in parent.inputs]
+    part_uses = [uses(part, tensor) for tensor in part.inputs]
+    return [next((n for n, own in enumerate(parent_uses) if own & one), None) for one in part_uses]
 
 
 @final
@@ -105,7 +105,7 @@ class Parameters:
 
     Args:
         values: known initial values, from a file; initializers make the others.
-        whole: parameters of a network that contains the same layers; they are shared, and none are
+        parent: parameters of a network that contains the same layers; they are shared, and none are
             allocated.
     """
 
@@ -117,52 +117,52 @@ class Parameters:
         seed: int,
         values: Mapping[str, Array] | None = None,
         *,
-        whole: Parameters | None = None,
+        parent: Parameters | None = None,
     ) -> None:
         self.network = network
         self.engine = engine
         self.precision = precision
         self.dtype = dtype = precision.dtype
         self.seed = seed
-        self._coded = _Coded(len(network.inputs)) if whole is None else whole._coded
+        self._coded = _Coded(len(network.inputs)) if parent is None else parent._coded
         # The numbers of the inputs in the network whose inputs are coded.
         self._coded_inputs: list[int | None] = list(range(len(network.inputs)))
-        if whole is not None:
-            numbers = _inputs_in(whole.network, network)
-            self._coded_inputs = [None if n is None else whole._coded_inputs[n] for n in numbers]
+        if parent is not None:
+            numbers = _inputs_in(parent.network, network)
+            self._coded_inputs = [None if n is None else parent._coded_inputs[n] for n in numbers]
         # Models that share memories share the lock. So they never run at the same time, and can
         # share an arena too.
-        self.arena = engine.arena() if whole is None else whole.arena
+        self.arena = engine.arena() if parent is None else parent.arena
         record = network.variables(dtype)
         self.index_checks = index_checks(record.index_limits, names_of_inputs(network).labels)
         # The remaining limits refer to tensors of the graph, which copies do not need.
         self._record = replace(record, index_limits=[])
         self.variables: dict[str, Variable] = self._record.parameters
         self.states: dict[str, Variable] = self._record.states
-        # The key of each variable in `_values.memories`: its name in `whole`.
+        # The key of each variable in `_values.memories`: its name in `parent`.
         self._names: dict[str, str] = {}
-        if whole is not None:
-            self._values = whole._values
-            for name, shared in shared_names(whole._record, self._record).items():
-                self._names[name] = whole._names[shared]
+        if parent is not None:
+            self._values = parent._values
+            for name, shared in shared_names(parent._record, self._record).items():
+                self._names[name] = parent._names[shared]
         else:
             self._require_room(drawn=values is None)
             variables = self.variables | self.states
             self._names = {name: name for name in variables}
-            known, rest = values or {}, partial(_first_value, seed=seed)
-            first = ((k, known[k] if k in known else rest(v)) for k, v in variables.items())
+            preset, rest = values or {}, partial(_first_value, seed=seed)
+            first = ((k, preset[k] if k in preset else rest(v)) for k, v in variables.items())
             self._values = _Values(engine, first)
         self._bind()
 
     @property
     def coding(self) -> Coding | None:
         """Of the tables on which the model was trained, if any: as far as it codes its inputs."""
-        found, numbers = self._coded.coding, self._coded_inputs
-        if found is None or numbers == list(range(self._coded.inputs)):
-            return found
+        coding, numbers = self._coded.coding, self._coded_inputs
+        if coding is None or numbers == list(range(self._coded.inputs)):
+            return coding
         from lamina.data.coding import coding_of_inputs  # only parts of coded models need it
 
-        return coding_of_inputs(found, numbers)
+        return coding_of_inputs(coding, numbers)
 
     @coding.setter
     def coding(self, coding: Coding | None) -> None:
@@ -228,7 +228,7 @@ class Parameters:
 
     def part(self, network: Network) -> Parameters:
         """Parameters of a network made of the same layers, in the same memory."""
-        return Parameters(network, self.engine, self.precision, self.seed, whole=self)
+        return Parameters(network, self.engine, self.precision, self.seed, parent=self)
 
     def copy(self) -> Parameters:
         """The same values in memory of their own."""
@@ -250,7 +250,7 @@ class Parameters:
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """New values by name, checked and converted to be written; raises as `write` does."""
-        known = {**self.variables, **self.states}
+        variables = {**self.variables, **self.states}
         if not isinstance(cast(object, values), Mapping):
             raise DefinitionError(
                 "parameters are given by their names",
@@ -260,13 +260,13 @@ class Parameters:
             )
         ready: dict[str, Array] = {}
         for name, value in values.items():
-            if name not in known:
+            if name not in variables:
                 raise DefinitionError(
                     f"the network has no parameter {name!r}",
-                    facts=(("expected", ", ".join(known) or "none"), ("found", repr(name))),
+                    facts=(("expected", ", ".join(variables) or "none"), ("found", repr(name))),
                     advice="print(network) numbers the layers.",
                 )
-            shape, dtype = static(known[name].tensor.shape), known[name].tensor.dtype
+            shape, dtype = static(variables[name].tensor.shape), variables[name].tensor.dtype
             array = convert(value, dtype, f"parameter {name!r}", narrow=False)
             if array.shape != shape:
                 raise ShapeError(

@@ -87,8 +87,8 @@ class Predictor:
         order = compiled.ordered(range(len(self._specs)))
         if bound is None or len(order) < len(self._specs):
             return
-        own = dict(zip(order, bound.inputs, strict=True))
-        sources = [_bound(own[number]) for number in range(len(order))]
+        inputs = dict(zip(order, bound.inputs, strict=True))
+        sources = [_bound(inputs[number]) for number in range(len(order))]
         results = [_bound(bound.outputs[name]) for name in self._names]
         run = bound.run, bound.changes
         if len(sources) == len(results) == 1:
@@ -256,18 +256,18 @@ class Predictor:
             [_random(generator, array.shape, array.dtype) for array in examples],
             [np.full_like(array, _extreme(array.dtype)) for array in examples],
         ]
-        found: list[list[Array]] = []
+        halves: list[list[Array]] = []
         with self._model_lock.mutex:
             for other in others:
                 for array, padding in zip(examples, other, strict=True):
                     array[half:] = padding[half:]
                 results = self._empty(self.batch_size)
                 self._run(self.batch_size, examples, results)
-                found.append([result[:half] for result in results])
+                halves.append([result[:half] for result in results])
         return any(
             first.tobytes() != again.tobytes()
-            for results in found[1:]
-            for first, again in zip(found[0], results, strict=True)
+            for results in halves[1:]
+            for first, again in zip(halves[0], results, strict=True)
         )
 
     def _converted(self, inputs: Any) -> tuple[list[Array], int]:
@@ -335,18 +335,18 @@ def _check_target(target: object, number: int, shape: tuple[int, ...], dtype: DT
     array = cast(Array, target)
     if not isinstance(target, np.ndarray):
         kind, problem = DTypeError, "the outputs are written to arrays"
-        expected, found = f"an array {expected}", type(target).__name__
+        expected, actual = f"an array {expected}", type(target).__name__
     elif array.dtype != dtype.numpy:
         kind, problem = DTypeError, "out has another dtype than the output"
-        expected, found = dtype.name, array.dtype.name
+        expected, actual = dtype.name, array.dtype.name
     elif array.shape != shape:
-        problem, found = "out has another shape than the output", shape_text(array.shape, dtype)
+        problem, actual = "out has another shape than the output", shape_text(array.shape, dtype)
     elif not array.flags.writeable:
         problem, expected = "out cannot be written", "an array that can be written"
-        found = "a read-only array"
+        actual = "a read-only array"
     else:
         return
-    facts = (("expected", expected), ("found", found))
+    facts = (("expected", expected), ("found", actual))
     advice = f"Make it by np.empty({shape}, '{dtype.name}')."
     raise kind(problem, facts=facts, where=f"out {number}", advice=advice)
 

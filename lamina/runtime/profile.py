@@ -63,8 +63,8 @@ def _seconds_alone(plain: CompiledProgram, arrays: Sequence[Array], seconds: flo
     started = time.perf_counter()
     taken = _repeat(lambda: plain.run(arrays), seconds)
     wait()
-    whole = time.perf_counter() - started
-    return float(np.median(taken)) if executable.synchronous else whole / len(taken)
+    elapsed = time.perf_counter() - started
+    return float(np.median(taken)) if executable.synchronous else elapsed / len(taken)
 
 
 def _repeat(call: Callable[[], None], seconds: float) -> list[float]:

@@ -76,18 +76,18 @@ class Streamed:
         for name, target in stage.arrays.items():
             source = arrays[name]
             sizes[name] = len(examples) * source[:1].nbytes
-            own = target[: sizes[name]].view(source.dtype).reshape(-1, *source.shape[1:])
+            view = target[: sizes[name]].view(source.dtype).reshape(-1, *source.shape[1:])
             # The mode is the one in which NumPy writes to the result directly.
             work = [
-                partial(np.take, source, examples[rows], axis=0, out=own[rows], mode="clip")
-                for rows in stretches(len(own), own[:1].nbytes)
+                partial(np.take, source, examples[rows], axis=0, out=view[rows], mode="clip")
+                for rows in stretches(len(view), view[:1].nbytes)
             ]
             by_threads(work, sizes[name])
         stage.send(sizes)
 
     def run(self, executable: Executable, rows: Array, recorded: Sequence[str]) -> dict[str, Array]:
         """Runs the next batches, like `Executable.run_many`."""
-        found: list[dict[str, Array]] = []
+        outputs: list[dict[str, Array]] = []
         done = 0
         while done < len(rows):
             chunk, used = self._loaded, self._used
@@ -102,8 +102,8 @@ class Streamed:
                 if self._used == len(chunk):
                     self._load()
             finally:
-                found.append(finish())
-        return {name: np.concatenate([one[name] for one in found]) for name in recorded}
+                outputs.append(finish())
+        return {name: np.concatenate([one[name] for one in outputs]) for name in recorded}
 
     def release(self) -> None:
         for stage in self._stages:

@@ -75,8 +75,8 @@ class Recorded:
         penalties = self.statistics.get("penalty")
         total = 0.0 if penalties is None else _mean(penalties, self.examples)
         if not self.terms[0].name:
-            own = self.losses if penalties is None else self.losses - penalties
-            return total + self._over_batches(own, self.terms[0])
+            losses = self.losses if penalties is None else self.losses - penalties
+            return total + self._over_batches(losses, self.terms[0])
         return total + sum(
             term.factor * self.losses_by_output[f"{term.name}_loss"] for term in self.terms
         )
@@ -201,10 +201,10 @@ class BatchRunner(Named):
         )
         arrays: list[Array] = []
         specs, names = self._specs(), self._labels
-        wanted = [
+        dtypes = [
             dtype for _, dtype in (*self._wanted_inputs, *self._batch.targets, *self._batch.weights)
         ]
-        for value, (_, compiled), dtype, name in zip(given, specs, wanted, names, strict=True):
+        for value, (_, compiled), dtype, name in zip(given, specs, dtypes, names, strict=True):
             array = convert(value, dtype, name)
             if as_dtype(array.dtype) != compiled:
                 if as_dtype(array.dtype).rank > compiled.rank:
@@ -241,8 +241,8 @@ class BatchRunner(Named):
                 "all of its batches have them then.",
             )
         arrays: list[Array] = []
-        for number, (one, (_, dtype)) in enumerate(zip(given, self._batch.weights, strict=True)):
-            array = to_array(one, "the weights cannot be converted to an array")
+        for number, (weight, (_, dtype)) in enumerate(zip(given, self._batch.weights, strict=True)):
+            array = to_array(weight, "the weights cannot be converted to an array")
             if array.dtype.kind == "f":
                 array = rounded(array, dtype, f"weight {number}")
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
@@ -314,13 +314,13 @@ class BatchRunner(Named):
             self._require_alive()
             compiled = self._program(rows.shape[1])
             names = [name for name, _ in compiled.program.outputs]
-            found = compiled.run_many(resident, rows, names)
+            outputs = compiled.run_many(resident, rows, names)
         examples = np.full(len(rows), rows.shape[1], np.int64)
-        losses = found.pop("loss")
+        losses = outputs.pop("loss")
         objective = self._objective()
         for name in objective.kept:
-            found[name] = found[name].reshape(-1, *found[name].shape[2:])
-        return Recorded(losses, examples, found, objective.terms, objective.kept)
+            outputs[name] = outputs[name].reshape(-1, *outputs[name].shape[2:])
+        return Recorded(losses, examples, outputs, objective.terms, objective.kept)
 
     @property
     def statistics(self) -> frozenset[str]:
@@ -382,14 +382,14 @@ class Accumulation:
 
     def run(self, rows: Array, run_micro: Callable[[Array], Recorded]) -> Recorded:
         """Trains on batches, int64 (batches, batch size), one after the other."""
-        found: list[Recorded] = []
+        recorded: list[Recorded] = []
         for batch in rows:
             with self.whole():
                 pieces = [run_micro(group) for group in batches_of_rows(batch, self.size)]
                 self.update.run([])
                 executable = self.update.executable
-                whole = {name: executable.scalar(name) for name, _ in self.update.program.outputs}
-            micro, loss = joined(pieces), whole.pop("loss")
+                scalars = {name: executable.scalar(name) for name, _ in self.update.program.outputs}
+            micro, loss = joined(pieces), scalars.pop("loss")
             statistics = {
                 name: values
                 if name in micro.kept
@@ -400,10 +400,10 @@ class Accumulation:
             for name, value in micro.losses_by_output.items():
                 key = f"loss.{name.removesuffix('_loss')}"
                 statistics[key] = np.full(1, value, statistics[key].dtype)
-            statistics |= {name: np.full(1, value) for name, value in whole.items()}
+            statistics |= {name: np.full(1, value) for name, value in scalars.items()}
             losses, examples = np.full(1, loss, micro.losses.dtype), np.full(1, len(batch))
-            found.append(Recorded(losses, examples, statistics, micro.terms, micro.kept))
-        return joined(found)
+            recorded.append(Recorded(losses, examples, statistics, micro.terms, micro.kept))
+        return joined(recorded)
 
     @contextmanager
     def whole(self) -> Generator[None]:

@@ -78,10 +78,10 @@ def no_whole_batch(dataset: Dataset, batch_size: int, where: str = "") -> DataEr
 def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the training data") -> None:
     """Raises DataError if data that can be read once is needed for several epochs."""
     if isinstance(data, Stream) and data.is_one_shot and epochs > 1:
-        found = f"an iterator ({type(data.source).__name__})"
+        source = f"an iterator ({type(data.source).__name__})"
         raise DataError(
             f"{role} can be read once, and there are {epochs} epochs",
-            facts=(("expected", "a source that can be iterated again"), ("found", found)),
+            facts=(("expected", "a source that can be iterated again"), ("found", source)),
             where="fit",
             advice="Give the generator function itself, without calling it, or a list of batches; "
             "or train for one epoch.",
@@ -195,9 +195,9 @@ class EpochsOfStream:
     @contextmanager
     def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
         """Within the block, the training can read the examples, and the other methods be called."""
-        (epochs, steps), known = self._to_read, whole_of(self._stream)
-        if known is not None and self.steps is None:
-            self.steps = _steps_of(len(known), training.batch_size, drop_last=drop_last)
+        (epochs, steps), dataset = self._to_read, whole_of(self._stream)
+        if dataset is not None and self.steps is None:
+            self.steps = _steps_of(len(dataset), training.batch_size, drop_last=drop_last)
         reader, sample = self._reader, self.sample
         with training.fed(
             reader, sample, drop_last=drop_last, epochs=epochs, steps=steps

@@ -183,10 +183,10 @@ class Fit:
         further = list(training.rates) if self.record_rate or hooks.changes_rate else []
         further += [GRADIENT_NORM] * self.options.gradient_norm
         further += [SKIPPED_STEPS] * training.scales_loss
-        found = [*measured.items(), *((name, None) for name in further)]
+        measures = [*measured.items(), *((name, None) for name in further)]
         if self.validation is not None:
-            found += [(VALIDATION + name, says) for name, says in measured.items()]
-        names = [name for name, _ in found]
+            measures += [(VALIDATION + name, says) for name, says in measured.items()]
+        names = [name for name, _ in measures]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise DefinitionError(
@@ -195,7 +195,7 @@ class Fit:
                 where="fit",
                 advice="Give another name to the output or to the metric.",
             )
-        return dict(found)
+        return dict(measures)
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -302,8 +302,8 @@ class Fit:
             measured = run.measure()
             if run.interrupt.is_ending and isinstance(self.validation, Stream):
                 return None
-            found = summary(measured, self.options.metrics).items()
-            row |= {VALIDATION + name: value for name, value in found}
+            validated = summary(measured, self.options.metrics).items()
+            row |= {VALIDATION + name: value for name, value in validated}
         return row
 
     def _epoch(self, run: _Run, number: int, begun: Begun) -> Recorded:
@@ -353,7 +353,7 @@ class Fit:
                     ("model", "restored to its state before this epoch"),
                 ),
                 where="fit",
-                advice=_advice(self.parameters.precision),
+                advice=_advice_on_non_finite(self.parameters.precision),
             )
 
     def _non_finite(self, what: str, epochs: Epochs, epoch: int, step: int) -> NonFiniteError:
@@ -369,7 +369,7 @@ class Fit:
                 ("model", "restored to its state before this epoch"),
             ),
             where="fit",
-            advice=(advice or _advice(self.parameters.precision))
+            advice=(advice or _advice_on_non_finite(self.parameters.precision))
             if fault == ALL_FINITE
             else _CORRECT_DATA,
         )
@@ -424,7 +424,7 @@ _CORRECT_DATA = (
 )
 
 
-def _advice(precision: Precision) -> str:
+def _advice_on_non_finite(precision: Precision) -> str:
     """What to do about values that are not finite."""
     if precision.dtype == float16:
         return (

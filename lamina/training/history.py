@@ -48,13 +48,13 @@ class History(Named, metaclass=Called):
     measured: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __getitem__(self, name: str) -> list[float]:
-        known = tuple(self.values) or self.measured
-        if known and name not in known:
+        names = tuple(self.values) or self.measured
+        if names and name not in names:
             raise UnknownNameError(
                 f"nothing named {name!r} was measured",
-                facts=(("expected", ", ".join(known)), ("found", repr(name))),
+                facts=(("expected", ", ".join(names)), ("found", repr(name))),
                 where="history",
-                advice=_advice(name, known, self.measured),
+                advice=_advice_on_name(name, names, self.measured),
             )
         return self.values.get(name, [])
 
@@ -103,37 +103,37 @@ class History(Named, metaclass=Called):
 
 def numbers_in(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an epoch by name; of a row of them each by its position, `f1[0]`."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, float | int):
-            found[name] = value if isinstance(value, int) else float(value)
+            numbers[name] = value if isinstance(value, int) else float(value)
         elif isinstance(value, np.ndarray) and value.ndim == 1:
             listed = cast(list[float], cast(Array, value).tolist())
-            found |= {f"{name}[{number}]": one for number, one in enumerate(listed)}
-    return found
+            numbers |= {f"{name}[{number}]": one for number, one in enumerate(listed)}
+    return numbers
 
 
-def _advice(name: object, known: Sequence[str], measured: Sequence[str]) -> str:
+def _advice_on_name(name: object, names: Sequence[str], measured: Sequence[str]) -> str:
     """What an unknown name is called here, or how to measure more."""
     if not isinstance(name, str):
         return f"Give a name first: history['loss'][{name!r}]."
-    if f"{name}[0]" in known:
+    if f"{name}[0]" in names:
         return f"It has a number for each class: history['{name}[0]']."
     if name in measured:
         return "It is a matrix: model.evaluate(data, loss, metrics) gives it."
-    return advice_on_measure(name, known)
+    return advice_on_measure(name, names)
 
 
-def advice_on_measure(name: str, known: Sequence[str]) -> str:
+def advice_on_measure(name: str, names: Sequence[str]) -> str:
     """What the name of a measured value is called here, or how to measure more."""
     bare = re.sub("^(val|valid|validation|test)_", "", name)
     here = spelling(["history"], bare) or bare
     ours = VALIDATION * (bare != name) + here
-    if ours != name and ours in known:
+    if ours != name and ours in names:
         return f"Here it is called {ours!r}."
-    if bare != name and here in known:
+    if bare != name and here in names:
         return f"Without validation data there is none: fit(validation=...) measures {ours!r}."
-    near = nearest(name, known)
+    near = nearest(name, names)
     if near:
         return f"Did you mean {near!r}?"
     return "fit(metrics=[lm.Accuracy()], validation=...) measures more."

@@ -54,16 +54,16 @@ class Bar:
 
 
 @contextmanager
-def display(wanted: bool | None) -> Generator[Bar]:
+def display(enabled: bool | None) -> Generator[Bar]:
     """A bar with loss, metrics, speed and time left; with None only on a terminal."""
-    if wanted is False or (wanted is None and not _may_be_terminal()):
+    if enabled is False or (enabled is None and not _may_be_terminal()):
         yield Bar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not (console.is_terminal or wanted):
+    if not (console.is_terminal or enabled):
         yield Bar()
         return
     columns = (

@@ -257,10 +257,10 @@ class Training(BatchRunner):
             return None
         expected, check = self._exact
         try:
-            found: tuple[Any, ...] = (x.__class__, x.shape, x.dtype, y.__class__, y.shape, y.dtype)
+            types: tuple[Any, ...] = (x.__class__, x.shape, x.dtype, y.__class__, y.shape, y.dtype)
         except AttributeError:
             return None
-        if found != expected or not (x.flags.c_contiguous and y.flags.c_contiguous):
+        if types != expected or not (x.flags.c_contiguous and y.flags.c_contiguous):
             return None
         if self._parameters.index_checks:
             check_indices(self._parameters.index_checks, (x, y))
@@ -480,10 +480,10 @@ class Training(BatchRunner):
             np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
         )
         if not fits:
-            found = ", ".join(sorted(state))
+            names = ", ".join(sorted(state))
             raise DefinitionError(
                 "the saved state belongs to another optimizer or network",
-                facts=(("expected", ", ".join(sorted(self._slots))), ("found", found)),
+                facts=(("expected", ", ".join(sorted(self._slots))), ("found", names)),
                 advice="Resume with the same network and the same optimizer.",
             )
         new = [(self._parameters.memories[name], value) for name, value in parameters.items()]

@@ -148,12 +148,12 @@ def verify(
         else random_examples(network, loss, batch_size, seed, shapes.float64, where="verify")
     )
     # The training steps come first: they raise the clearest errors for data that does not fit.
-    found = devices()
-    usable = [device for device in found if not device.problem]
+    all_devices = devices()
+    usable = [device for device in all_devices if not device.problem]
     engines = _engine_findings(network, loss, dataset, seed, usable)
     return Report(
         (*_gradient_findings(network, loss, dataset, seed), *engines),
-        tuple(device for device in found if device.problem),
+        tuple(device for device in all_devices if device.problem),
     )
 
 
@@ -223,7 +223,7 @@ def _engine_findings(
     findings: list[Finding] = []
     for device in usable:
         is_plain = device.engine == "interpreter"
-        found = (
+        changes = (
             plain
             if is_plain
             else _changes(network, loss, dataset, device.engine, shapes.float32, seed)
@@ -238,7 +238,7 @@ def _engine_findings(
                 INTERPRETER_ROUNDING * most if is_plain else ROUNDING * off / ENGINE_TOLERANCE,
                 1e-12,
             )
-            deviation = _largest(found[name][1] - change) / size
+            deviation = _largest(changes[name][1] - change) / size
             worst = max(worst, deviation) if np.isfinite(deviation) else np.inf
         findings.append(Finding(f"training step on {device.engine}", worst, ENGINE_TOLERANCE))
     return findings

@@ -180,8 +180,8 @@ class Dice(Loss):
         def total(x: Tensor) -> Tensor:
             return ops.sum(x, axes) if axes else x
 
-        own = prediction * prediction if self.squared else prediction
-        both = total(own) + total(target * target if self.squared else target)
+        powers = prediction * prediction if self.squared else prediction
+        both = total(powers) + total(target * target if self.squared else target)
         shared = 2.0 * total(prediction * target)
         empty = ops.equal(both + self.smoothing, 0.0)
         divisor = ops.where(empty, 1.0, both + self.smoothing)

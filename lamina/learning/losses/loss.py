@@ -130,16 +130,16 @@ class Loss(Sourced, ABC):
         return self._reduced(prediction, target, weights)
 
     def _reduced(self, prediction: Any, target: Any, weights: Tensor | None) -> Divided:
-        found = self.elements(prediction, target)
-        each, counts = found.each, found.counts
+        elements = self.elements(prediction, target)
+        each, counts = elements.each, elements.counts
         how: str = getattr(self, "reduction", "mean")
-        if found.axis is not None and (weights is not None or how == "none"):
-            each = ops.squeeze(each, found.axis)
-            counts = None if counts is None else ops.squeeze(counts, found.axis)
+        if elements.axis is not None and (weights is not None or how == "none"):
+            each = ops.squeeze(each, elements.axis)
+            counts = None if counts is None else ops.squeeze(counts, elements.axis)
         if weights is not None:
-            own = aligned(ops.cast(weights, each.dtype), each)
-            each = product(own, each)
-            counts = own if counts is None else counts * own
+            weights = aligned(ops.cast(weights, each.dtype), each)
+            each = product(weights, each)
+            counts = weights if counts is None else counts * weights
         if how == "none":
             return each, None
         if how == "sum":
@@ -255,13 +255,13 @@ class OfSeveral(Loss):
         return first.shape, first.dtype
 
     def _outputs(self, prediction: Any) -> Sequence[Tensor]:
-        found, count = count_of(prediction), len(self._names.split(", "))
-        if not isinstance(prediction, list | tuple) or found != count:
+        output_count, count = count_of(prediction), len(self._names.split(", "))
+        if not isinstance(prediction, list | tuple) or output_count != count:
             raise DefinitionError(
                 self._problem or f"{type(self).__name__} compares {count} outputs of a network",
                 facts=(
                     ("expected", f"({self._names})"),
-                    ("found", f"{found} output{'s' * (found != 1)}"),
+                    ("found", f"{output_count} output{'s' * (output_count != 1)}"),
                 ),
                 advice=self._advice
                 or f"Give the network as many outputs: outputs=[{self._names}].",

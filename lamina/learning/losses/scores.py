@@ -32,15 +32,15 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
     """What a prediction is, and the tensor that decides it; "" if that is not certain."""
     if not isinstance(prediction, Tensor):
         return "", None
-    one = prediction
-    while one.op in _MOVEMENT and not _is_of_scores(one):
-        one = one.operands[0]
-    if _is_of_scores(one):
-        return SCORES, one
+    tensor = prediction
+    while tensor.op in _MOVEMENT and not _is_of_scores(tensor):
+        tensor = tensor.operands[0]
+    if _is_of_scores(tensor):
+        return SCORES, tensor
     # A softmax counts if it is along axis 1 of the prediction.
-    same = one is prediction or (one.rank == 2 and prediction.rank == 2)
-    counts = one.op is SIGMOID or (same and one.attributes.get("axis") == 1)
-    return _MADE.get(one.op, "") if counts else "", one
+    same = tensor is prediction or (tensor.rank == 2 and prediction.rank == 2)
+    counts = tensor.op is SIGMOID or (same and tensor.attributes.get("axis") == 1)
+    return _MADE.get(tensor.op, "") if counts else "", tensor
 
 
 def doubt(

@@ -121,8 +121,8 @@ class CTC(Loss):
         pairs = ops.stack([ops.full(labels.shape, self.blank, int64), labels], 2)
         extended = ops.reshape(pairs, (batch, 2 * longest))
         extended = ops.pad(extended, ((0, 0), (0, 1)), self.blank)
-        known = ops.logical_and(extended >= 0, extended < classes)
-        indices = ops.broadcast_to(ops.where(known, extended, 0), (steps, batch, states))
+        is_class = ops.logical_and(extended >= 0, extended < classes)
+        indices = ops.broadcast_to(ops.where(is_class, extended, 0), (steps, batch, states))
         by_time = ops.transpose(ops.clip(prediction, low=_NEVER), (1, 0, 2))
         of_states = ops.take_along_axis(by_time, indices, 2)
         # A label is also reached from the one before it, without a blank, if the two differ.
@@ -166,11 +166,11 @@ class CTC(Loss):
                 advice="Fill the labels up with -1 to the longest; the targets are labels, or "
                 "(labels, input_lengths, target_lengths).",
             )
-        for one in given:
-            if one.dtype.kind != "int":
+        for tensor in given:
+            if tensor.dtype.kind != "int":
                 raise DTypeError(
                     "labels and lengths are integers",
-                    facts=(("expected", "i64"), ("found", described(one))),
+                    facts=(("expected", "i64"), ("found", described(tensor))),
                     advice="Convert the targets: y.astype('int64').",
                 )
         (steps,) = static(prediction.shape[1:2])
@@ -198,12 +198,12 @@ def _after_all_times(initial: Tensor, of_states: Tensor, skips: Tensor, lengths:
     def iteration(
         before: Sequence[Tensor], elements: Sequence[Tensor], constants: Sequence[Tensor]
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        (state,), (own, time), (skip, length) = before, elements, constants
-        one = ops.pad(state, ((0, 0), (1, 0)), _NEVER)[:, :states]
-        two = ops.pad(state, ((0, 0), (2, 0)), _NEVER)[:, :states]
-        reached = _log_sum(state, one, ops.where(skip, two, _NEVER))
+        (state,), (scores, time), (skip, length) = before, elements, constants
+        one_before = ops.pad(state, ((0, 0), (1, 0)), _NEVER)[:, :states]
+        two_before = ops.pad(state, ((0, 0), (2, 0)), _NEVER)[:, :states]
+        reached = _log_sum(state, one_before, ops.where(skip, two_before, _NEVER))
         counts = ops.expand_dims(time < length, 1)
-        return [ops.where(counts, ops.clip(reached + own, low=_NEVER), state)], []
+        return [ops.where(counts, ops.clip(reached + scores, low=_NEVER), state)], []
 
     times = ops.arange(steps)
     (stack,), _ = ops.recurrence(iteration, [initial], [of_states, times], [skips, lengths])

@@ -127,12 +127,12 @@ class TopK(Accuracy):
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         classes, kept = self._labels(prediction, target)
-        wanted = ops.expand_dims(classes, 1)
+        labels = ops.expand_dims(classes, 1)
         numbers = self._class_numbers(prediction)
-        own = ops.equal(wanted, numbers)
-        score = ops.sum(ops.where(own, prediction, 0.0), 1, keepdims=True)
+        is_label = ops.equal(labels, numbers)
+        score = ops.sum(ops.where(is_label, prediction, 0.0), 1, keepdims=True)
         # Instead of sorting: the classes ranked before the correct one are counted.
-        tie = ops.logical_and(ops.equal(prediction, score), numbers < wanted)
+        tie = ops.logical_and(ops.equal(prediction, score), numbers < labels)
         before = ops.sum(ops.logical_or(prediction > score, tie), 1, keepdims=True)
         correct = ops.squeeze(before < self.k, 1)
         return counted(correct, prediction, target, weights, kept)
@@ -175,27 +175,27 @@ class _ByClass(ByThreshold):
         axes = (0, *range(2, prediction.rank))
         if self._on_its_own:
             marks = same_shape(prediction, target)
-            wanted, found = marks > 0.5, prediction > self._threshold
-            own = element_weights(marks, weights, self._kept(target))
-            own = None if own is None else aligned(own, prediction)
-            unclear = unknown(prediction, target, prediction.rank)
+            truth, predicted = marks > 0.5, prediction > self._threshold
+            weights = element_weights(marks, weights, self._kept(target))
+            weights = None if weights is None else aligned(weights, prediction)
+            nans = unknown(prediction, target, prediction.rank)
             axes = axes if self.multilabel else tuple(range(prediction.rank))
         else:
             numbers = self._class_numbers(prediction)
             classes, kept = self._labels(prediction, target)
-            wanted = ops.equal(ops.expand_dims(classes, 1), numbers)
-            found = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
-            own = element_weights(ops.cast(classes, prediction.dtype), weights, kept)
-            if own is not None:
+            truth = ops.equal(ops.expand_dims(classes, 1), numbers)
+            predicted = ops.equal(ops.expand_dims(ops.argmax(prediction, 1), 1), numbers)
+            weights = element_weights(ops.cast(classes, prediction.dtype), weights, kept)
+            if weights is not None:
                 # Weights [batch] count for all elements of an example.
-                shape = [own.shape[0], 1, *own.shape[1:]]
-                own = ops.reshape(own, (*shape, *(1,) * (prediction.rank - len(shape))))
-            unclear = ops.expand_dims(unknown(prediction, target, classes.rank), 1)
-        masks = {"hits": ops.logical_and(found, wanted), "predicted": found, "actual": wanted}
+                shape = [weights.shape[0], 1, *weights.shape[1:]]
+                weights = ops.reshape(weights, (*shape, *(1,) * (prediction.rank - len(shape))))
+            nans = ops.expand_dims(unknown(prediction, target, classes.rank), 1)
+        masks = {"hits": ops.logical_and(predicted, truth), "predicted": predicted, "actual": truth}
         sums: Sums = {}
         for name, mask in masks.items():
-            one = ops.cast(mask, prediction.dtype) + unclear
-            sums[name] = ops.sum(one if own is None else weighted(one, own), axes)
+            counts = ops.cast(mask, prediction.dtype) + nans
+            sums[name] = ops.sum(counts if weights is None else weighted(counts, weights), axes)
         return sums
 
     def _is_by_threshold(self, prediction: Any, target: Any) -> bool:

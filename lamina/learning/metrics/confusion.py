@@ -22,17 +22,17 @@ class _Counting(OfClasses):
     def _confusion(self, prediction: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """The weights of examples by actual class (row) and predicted class (column)."""
         classes = self._class_count(prediction)
-        wanted, kept = self._labels(prediction, target)
-        actual = ops.one_hot(wanted, classes, prediction.dtype)
-        found = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
-        unclear = unknown(prediction, target, wanted.rank)
-        own = element_weights(unclear, weights, kept)
-        if own is not None:
-            own = aligned(own, wanted)
-            actual, unclear = actual * ops.expand_dims(own, wanted.rank), weighted(unclear, own)
-        found = found + ops.expand_dims(unclear, wanted.rank)
-        actual, found = (ops.reshape(one, (-1, classes)) for one in (actual, found))
-        return ops.matmul(ops.transpose(actual), found)
+        labels, kept = self._labels(prediction, target)
+        actual = ops.one_hot(labels, classes, prediction.dtype)
+        predicted = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)
+        nans = unknown(prediction, target, labels.rank)
+        weights = element_weights(nans, weights, kept)
+        if weights is not None:
+            weights = aligned(weights, labels)
+            actual, nans = actual * ops.expand_dims(weights, labels.rank), weighted(nans, weights)
+        predicted = predicted + ops.expand_dims(nans, labels.rank)
+        actual, predicted = (ops.reshape(one, (-1, classes)) for one in (actual, predicted))
+        return ops.matmul(ops.transpose(actual), predicted)
 
 
 @frozen_dataclass

@@ -64,20 +64,20 @@ class CalibrationError(OfTargets):
             correct = same_shape(prediction, target)
             kept = self._kept(target)
         else:
-            wanted, kept = self._labels(prediction, target)
+            classes, kept = self._labels(prediction, target)
             probabilities = ops.softmax(prediction, 1) if self.logits else prediction
             confidence = ops.max(probabilities, 1)
-            correct = ops.cast(ops.equal(ops.argmax(prediction, 1), wanted), prediction.dtype)
+            correct = ops.cast(ops.equal(ops.argmax(prediction, 1), classes), prediction.dtype)
         numbers = ops.cast(ops.floor(confidence * float(self.bins)), "int64")
         numbers = ops.clip(numbers, 0, self.bins - 1)
-        own = full_weights(confidence, element_weights(confidence, weights, kept))
+        weights = full_weights(confidence, element_weights(confidence, weights, kept))
         member = ops.one_hot(ops.reshape(numbers, (-1,)), self.bins, prediction.dtype)
-        own = ops.reshape(own, (-1, 1))
+        weights = ops.reshape(weights, (-1, 1))
 
         def total(values: Tensor) -> Tensor:
-            return ops.sum(member * weighted(ops.reshape(values, (-1, 1)), own), 0)
+            return ops.sum(member * weighted(ops.reshape(values, (-1, 1)), weights), 0)
 
-        count = ops.sum(member * own, 0)
+        count = ops.sum(member * weights, 0)
         return {"confidence": total(confidence), "correct": total(correct), "count": count}
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
@@ -126,9 +126,9 @@ class Perplexity(OfClasses):
     of_labels: ClassVar[str] = "the metric lm.BCEWithLogits()"
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
-        wanted, kept = self._labels(prediction, target)
+        classes, kept = self._labels(prediction, target)
         numbers = self._class_numbers(prediction)
-        hit = ops.equal(ops.expand_dims(wanted, 1), numbers)
+        hit = ops.equal(ops.expand_dims(classes, 1), numbers)
         each = -ops.sum(ops.where(hit, ops.log_softmax(prediction, 1), 0.0), 1)
         each = ops.where(ops.any(hit, 1), each, float("nan"))
         return summed(each, element_weights(each, weights, kept))

@@ -41,16 +41,16 @@ class _Ranking(OfTargets):
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         """The rows `scores` and `targets`, and `weights` if there are any."""
         if target.shape == prediction.shape:
-            counted = wanted = same_shape(prediction, target)
+            targets = same_shape(prediction, target)
             kept = self._kept(target)
         else:
             classes, kept = self._labels(prediction, target)
             prediction = ops.softmax(prediction, 1) if self.logits else prediction
-            counted = wanted = ops.cast(classes, prediction.dtype)
-        rows = {"scores": prediction, "targets": wanted}
-        own = element_weights(counted, weights, kept)
-        if own is not None:
-            rows["weights"] = full_weights(counted, own)
+            targets = ops.cast(classes, prediction.dtype)
+        rows = {"scores": prediction, "targets": targets}
+        weights = element_weights(targets, weights, kept)
+        if weights is not None:
+            rows["weights"] = full_weights(targets, weights)
         return rows
 
     def doubt(self, prediction: Any, target: Any, loss: object) -> str:
@@ -68,19 +68,19 @@ class _Ranking(OfTargets):
         """From 0 to 1; NaN without examples of both kinds, and for NaN among those that count."""
         scores, targets = (np.asarray(sums[name], np.float64) for name in ("scores", "targets"))
         weights = np.asarray(sums["weights"], np.float64) if "weights" in sums else None
-        columns, wanted, own = _columns(scores, targets, weights)
+        columns, labels, weights = _columns(scores, targets, weights)
         if self.average == "micro":
-            columns, wanted, own = (one.reshape(-1, 1) for one in (columns, wanted, own))
-        counts = [_counts(*arrays) for arrays in zip(columns.T, wanted.T, own.T, strict=True)]
+            columns, labels, weights = (one.reshape(-1, 1) for one in (columns, labels, weights))
+        counts = [_counts(*arrays) for arrays in zip(columns.T, labels.T, weights.T, strict=True)]
         each = np.array([self._area(*one) for one in counts])
         if self.average == "none":
             return each
         positives = np.array([hits[-1] for hits, _ in counts])
         shares = positives if self.average == "weighted" else np.ones_like(positives)
-        known = ~np.isnan(each) | np.isnan(positives)
-        if not shares[known].sum():
+        defined = ~np.isnan(each) | np.isnan(positives)
+        if not shares[defined].sum():
             return float("nan")
-        return float(np.average(each[known], weights=shares[known]))
+        return float(np.average(each[defined], weights=shares[defined]))
 
     @abstractmethod
     def _area(self, hits: Array, alarms: Array) -> float:
@@ -95,31 +95,31 @@ def _columns(scores: Array, targets: Array, weights: Array | None) -> tuple[Arra
     classes = scores.shape[1]
     columns = np.moveaxis(scores, 1, -1).reshape(-1, classes)
     if targets.ndim == scores.ndim:
-        wanted: Array = np.moveaxis(targets, 1, -1).reshape(-1, classes)
-        wanted = np.where(np.isnan(wanted), np.nan, wanted > 0.5)
-        own = None if weights is None else np.moveaxis(weights, 1, -1).reshape(-1, classes)
+        labels: Array = np.moveaxis(targets, 1, -1).reshape(-1, classes)
+        labels = np.where(np.isnan(labels), np.nan, labels > 0.5)
+        weights = None if weights is None else np.moveaxis(weights, 1, -1).reshape(-1, classes)
     else:
-        wanted = np.equal(targets.reshape(-1, 1), np.arange(int(classes))).astype(np.float64)
-        own = None if weights is None else np.repeat(weights.reshape(-1, 1), classes, axis=1)
-    return columns, wanted, np.ones_like(columns) if own is None else own
+        labels = np.equal(targets.reshape(-1, 1), np.arange(int(classes))).astype(np.float64)
+        weights = None if weights is None else np.repeat(weights.reshape(-1, 1), classes, axis=1)
+    return columns, labels, np.ones_like(columns) if weights is None else weights
 
 
-def _counts(scores: Array, wanted: Array, weights: Array) -> tuple[Array, Array]:
+def _counts(scores: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
     """The weights of positives and of negatives with at least each score, the highest first.
 
     They are NaN if a score or a target is NaN.
     """
     counts = weights > 0
-    scores, wanted, weights = scores[counts], wanted[counts], weights[counts]
+    scores, labels, weights = scores[counts], labels[counts], weights[counts]
     if not len(scores):
         return np.zeros(1), np.zeros(1)
-    if np.isnan(scores).any() or np.isnan(wanted).any():
+    if np.isnan(scores).any() or np.isnan(labels).any():
         return np.full(1, np.nan), np.full(1, np.nan)
     order = np.argsort(-scores, kind="stable")
-    scores, wanted, weights = scores[order], wanted[order], weights[order]
+    scores, labels, weights = scores[order], labels[order], weights[order]
     # Equal scores are one threshold, infinite ones too.
     last = np.append(np.flatnonzero(scores[1:] != scores[:-1]), len(scores) - 1)
-    return np.cumsum(weights * wanted)[last], np.cumsum(weights * (1 - wanted))[last]
+    return np.cumsum(weights * labels)[last], np.cumsum(weights * (1 - labels))[last]
 
 
 @frozen_dataclass

@@ -94,19 +94,19 @@ class R2(Metric):
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         """`residual` of each output, and the rows `target`, and `weights` if there are any."""
-        wanted = same_shape(prediction, target)
-        error = prediction - wanted
-        square, rows = error * error, {"target": wanted}
+        target = same_shape(prediction, target)
+        error = prediction - target
+        square, rows = error * error, {"target": target}
         if weights is not None:
-            rows["weights"] = full_weights(wanted, weights)
+            rows["weights"] = full_weights(target, weights)
             square = weighted(square, rows["weights"])
         return {"residual": ops.sum(square, 0), **rows}
 
     def result(self, sums: Mapping[str, Array]) -> float:
         """At most 1."""
-        found = {name: np.asarray(array, np.float64) for name, array in sums.items()}
-        residual, target = found["residual"], found["target"]
-        weights = found.get("weights", np.ones_like(target))
+        arrays = {name: np.asarray(array, np.float64) for name, array in sums.items()}
+        residual, target = arrays["residual"], arrays["target"]
+        weights = arrays.get("weights", np.ones_like(target))
         target = np.where(weights > 0, target, 0.0)
         with np.errstate(invalid="ignore"):
             centred = target - (target * weights).sum(0) / weights.sum(0)

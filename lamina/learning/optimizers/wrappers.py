@@ -140,9 +140,9 @@ class SWA(Averaging):
         since = step - (self.start - 1)
         passed = ops.cast(ops.maximum(since, 0), parameter.dtype)
         # Adding one half keeps the quotient away from whole numbers, where rounding would decide.
-        finished = ops.floor((passed + 0.5) / self.every)
-        counts = ops.equal(passed, finished * self.every)
-        mixed = before + (parameter - before) / (finished + 1.0)
+        periods = ops.floor((passed + 0.5) / self.every)
+        counts = ops.equal(passed, periods * self.every)
+        mixed = before + (parameter - before) / (periods + 1.0)
         later = ops.where(counts, mixed, before)
         return ops.where(ops.less_equal(since, 0), parameter, later)
 
@@ -194,13 +194,13 @@ class ByPath(Optimizer):
         chosen: dict[str, AnyOptimizer] = {}
         for pattern, optimizer in self.patterns.items():
             fitting = matching(pattern, names)
-            own = [name for name in fitting if name not in chosen]
-            if not own:
+            remaining = [name for name in fitting if name not in chosen]
+            if not remaining:
                 raise DefinitionError(
                     "earlier patterns leave no parameter to this one",
                     facts=(("pattern", repr(pattern)), ("fits", ", ".join(fitting))),
                     advice="The first pattern that fits a name decides: put this one before them.",
                 )
-            chosen |= optimizers_by_name(optimizer, own)
+            chosen |= optimizers_by_name(optimizer, remaining)
         others = [name for name in names if name not in chosen]
         return {**chosen, **optimizers_by_name(self.default, others)}

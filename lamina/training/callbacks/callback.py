@@ -185,17 +185,17 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
         try:
             inspect.signature(method).bind(*inspect.signature(hooks[name]).parameters)
         except TypeError:
-            found = _declared(name, method)
+            declared = _declared(name, method)
             raise DefinitionError(
                 f"the hook {name} takes other arguments",
-                facts=(("expected", _declared(name, hooks[name])), ("found", found)),
+                facts=(("expected", _declared(name, hooks[name])), ("found", declared)),
                 where=str(Origin(cls.__name__, source_line())),
             ) from None
         return
     ours = foreign_or_nearest("hook", _event(name), _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
-    own = cls.__mro__[: cls.__mro__.index(Callback)]
-    if not ours or any(ours in vars(one) for one in own):
+    user_classes = cls.__mro__[: cls.__mro__.index(Callback)]
+    if not ours or any(ours in vars(one) for one in user_classes):
         return
     is_hook = ours.isidentifier()
     expected = _declared(ours, hooks[ours]) if is_hook else ", ".join(_HOOKS)

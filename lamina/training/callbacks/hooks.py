@@ -27,31 +27,31 @@ def check_callbacks(callbacks: object) -> None:
     """Raises DefinitionError if it is not a sequence of functions or of objects with hooks."""
     if not isinstance(callbacks, list | tuple):
         raise _wrong(callbacks, "a list of callbacks")
-    for one in cast(Sequence[object], callbacks):
-        if isinstance(one, Callback):
+    for callback in cast(Sequence[object], callbacks):
+        if isinstance(callback, Callback):
             continue
         # Losses, optimizers and schedules may be called, but not with a history.
-        if isinstance(one, type | Sourced) or not callable(one):
-            raise _wrong(one, "a callback")
+        if isinstance(callback, type | Sourced) or not callable(callback):
+            raise _wrong(callback, "a callback")
         try:
             with suppress(ValueError):  # Python does not know its arguments
-                inspect.signature(one).bind(None)
+                inspect.signature(callback).bind(None)
         except TypeError:
-            raise _wrong(one, "a function of the history alone") from None
+            raise _wrong(callback, "a function of the history alone") from None
 
 
-def _wrong(found: object, kind: str) -> DefinitionError:
+def _wrong(argument: object, kind: str) -> DefinitionError:
     from lamina.learning.schedules import Schedule  # only errors need it
 
     advice = ""
-    if isinstance(found, Schedule):
+    if isinstance(argument, Schedule):
         advice = "A schedule is the rate of an optimizer: lm.SGD(schedule)."
-    elif isinstance(found, FunctionType):
+    elif isinstance(argument, FunctionType):
         advice = "Write lambda history: ...; hooks are methods of a subclass of lm.Callback."
-    elif hasattr(found, "on_epoch_end"):
+    elif hasattr(argument, "on_epoch_end"):
         advice = "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit)."
     expected = "[a function of the history, lm.callbacks.EarlyStopping()]"
-    return wrong_argument("callbacks", kind, expected, found, advice)
+    return wrong_argument("callbacks", kind, expected, argument, advice)
 
 
 @final
@@ -142,9 +142,9 @@ def divided(
     plain: dict[str, dict[str, Any]] = {}
     arrays: dict[str, Array] = {}
     for owner, state in states.items():
-        found = {k: v for k, v in state.items() if _is_array(v)}
-        arrays |= {f"{owner}/{k}": v for k, v in found.items()}
-        rest = {k: v for k, v in state.items() if k not in found}
+        own_arrays = {k: v for k, v in state.items() if _is_array(v)}
+        arrays |= {f"{owner}/{k}": v for k, v in own_arrays.items()}
+        rest = {k: v for k, v in state.items() if k not in own_arrays}
         plain[owner] = _plain(owner, rest, arrays)
     return plain, arrays
 
@@ -178,15 +178,15 @@ def _plain(path: str, value: Any, arrays: dict[str, Array]) -> Any:
     raise _unknown_value(path, type(value).__name__, advice)
 
 
-def _unknown_value(path: str, found: str, advice: str) -> DefinitionError:
+def _unknown_value(path: str, content: str, advice: str) -> DefinitionError:
     owner, _, within = path.partition("/")
     return DefinitionError(
         f"the state of the callback {owner.rpartition('-')[0]} cannot be stored in a checkpoint",
         facts=(
             ("expected", "numbers, text, None, arrays of numbers, and lists and dicts of them"),
-            ("found", f"{found} in state(){''.join(f'[{word!r}]' for word in within.split('/'))}")
+            ("found", f"{content} in state(){''.join(f'[{word!r}]' for word in within.split('/'))}")
             if within
-            else ("found", f"{found} in state()"),
+            else ("found", f"{content} in state()"),
         ),
         advice=advice,
     )
@@ -200,8 +200,8 @@ def together(
     states = {owner: _restored(state, arrays, taken) for owner, state in plain.items()}
     for name, array in arrays.items():
         if name not in taken:
-            owner, _, own = name.partition("/")
-            states.setdefault(owner, {})[own] = array
+            owner, _, key = name.partition("/")
+            states.setdefault(owner, {})[key] = array
     return states
 
 
