@@ -9,7 +9,7 @@ from gpu_devices import Gpu
 from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
 from lamina.engines.gpu.launches import Launches
-from lamina.engines.gpu.schedule import Schedule
+from lamina.engines.gpu.schedule import ProgramSchedule
 from lamina.learning.by_output import options_of
 from lamina.program.cost import cost_of, space_of
 from lamina.program.program import Program
@@ -73,7 +73,7 @@ def program_of(
 
 def lines_of_steps(
     program: Program,
-    schedule: Schedule,
+    schedule: ProgramSchedule,
     launches: Launches,
     rooflines: Sequence[Roofline],
     described: Mapping[str, Sequence[str]],

@@ -43,9 +43,9 @@ from lamina.engines.gpu.schedule import (
     MatrixSchedule,
     Pass,
     PassesSchedule,
+    ProgramSchedule,
     RowSchedule,
     ScanSchedule,
-    Schedule,
     SortSchedule,
     StepSchedule,
     StepsSchedule,
@@ -60,11 +60,11 @@ from lamina.program.steps import Chain, Contraction, Loop, Reduce, Scan, Sort, S
 from lamina.program.target import Target
 
 
-def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterator[Schedule]:
+def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterator[ProgramSchedule]:
     """Other correct schedules of a program: every kind of kernel, for each step that allows it."""
     chosen = decide(program, target, traits)
     kinds = [list(_legal(step, target, traits)) for step in program.steps]
-    found = [Schedule(tuple(one.values())) for one in combinations(kinds)]
+    found = [ProgramSchedule(tuple(one.values())) for one in combinations(kinds)]
     yield from (one for one in dict.fromkeys(found) if one != chosen)
 
 

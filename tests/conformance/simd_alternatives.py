@@ -33,7 +33,7 @@ from lamina.engines.simd.decide.schedule import (
     GemmSchedule,
     LoopSchedule,
     NestSchedule,
-    Schedule,
+    ProgramSchedule,
     StepSchedule,
     WindowChoices,
     WindowSchedule,
@@ -61,7 +61,7 @@ _BLOCKS = 3
 _K_BY_K, _MEMORY_ORDER = Packing(False, in_memory_order=False), Packing(False, in_memory_order=True)
 
 
-def legal_schedules(program: Program, processor: Processor) -> Iterator[Schedule]:
+def legal_schedules(program: Program, processor: Processor) -> Iterator[ProgramSchedule]:
     """Schedules that together cover all alternatives of each step."""
     signatures = Signatures(program)
     known: dict[Step, Sequence[StepSchedule | None]] = {}

@@ -27,7 +27,7 @@ from lamina.engines.engine import Candidate
 from lamina.engines.gpu import tuning
 from lamina.engines.gpu.family import compile_program, with_memories
 from lamina.engines.gpu.plain_products import plain_product
-from lamina.engines.gpu.schedule import LibrarySchedule, Schedule
+from lamina.engines.gpu.schedule import LibrarySchedule, ProgramSchedule
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
 
@@ -51,7 +51,7 @@ def layer(device):
     return compiled(LAYER, device.engine.target)
 
 
-def by_library(device: DoubledDevice, program: Program) -> Schedule:
+def by_library(device: DoubledDevice, program: Program) -> ProgramSchedule:
     """The last legal schedule: cuBLASLt computes all that it can."""
     *_, last = legal_schedules(device.family, program)
     return last
@@ -60,7 +60,7 @@ def by_library(device: DoubledDevice, program: Program) -> Schedule:
 def run(
     device: DoubledDevice,
     case: Case,
-    schedule: Schedule | None = None,
+    schedule: ProgramSchedule | None = None,
     feeds: dict[str, Array] | None = None,
 ) -> Array:
     program = compiled(case, device.engine.target)

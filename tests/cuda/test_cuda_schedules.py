@@ -19,7 +19,7 @@ from lamina.codegen.words import Words
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, Schedule
+from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, ProgramSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
@@ -47,7 +47,9 @@ class SeparateKernels(GpuFamily):
         super().__init__(traits, words, engine)
         self.key += "separate"
 
-    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
+    def write(
+        self, program: Program, schedule: ProgramSchedule, *, separate: bool = False
+    ) -> Launches:
         return super().write(program, schedule, separate=True)
 
 
@@ -76,7 +78,7 @@ def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, i
 def compare(
     case: Case,
     program: Program,
-    schedules: Sequence[Schedule | None],
+    schedules: Sequence[ProgramSchedule | None],
     tolerance: float = 2e-5,
     capability: tuple[int, int] = (8, 0),
 ) -> None:
@@ -91,7 +93,7 @@ def compare(
             assert_close(found[name], value, tolerance, f"{name}\n{schedule}")
 
 
-def _matrices(schedule: Schedule | None) -> list[MatrixSchedule]:
+def _matrices(schedule: ProgramSchedule | None) -> list[MatrixSchedule]:
     """The schedules of kernels whose warps multiply matrices."""
     kernels = [
         kernel

@@ -15,7 +15,7 @@ from lamina.base.shapes import Array, bfloat16, size_of
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import GemmSchedule, Schedule, WindowSchedule
+from lamina.engines.simd.decide.schedule import GemmSchedule, ProgramSchedule, WindowSchedule
 from lamina.engines.simd.processor import Processor
 from lamina.graph import Graph, Tensor
 from lamina.ops.differentiate import gradients
@@ -142,7 +142,7 @@ class Convolution:
 
 
 def windows_of(
-    program: Program, processor: Processor, schedule: Schedule | None = None
+    program: Program, processor: Processor, schedule: ProgramSchedule | None = None
 ) -> list[tuple[Contraction, WindowSchedule]]:
     """The contractions over windows, and their schedules."""
     schedule = schedule or decide(program, processor)

@@ -22,7 +22,7 @@ from lamina.program.program import Program
 
 if TYPE_CHECKING:
     from lamina.engines.cpu.native_program import NativeProgram
-    from lamina.engines.simd.decide.schedule import Schedule
+    from lamina.engines.simd.decide.schedule import ProgramSchedule
 
 _LENGTH_BYTES = 8
 
@@ -42,7 +42,7 @@ def writer() -> Callable[..., NativeProgram]:
 def compile_program(
     program: Program,
     processor: HostProcessor,
-    schedule: Schedule | None = None,
+    schedule: ProgramSchedule | None = None,
     *,
     timed: bool = False,
 ) -> tuple[Layout, bytes]:

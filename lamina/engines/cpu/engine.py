@@ -18,7 +18,7 @@ from lamina.program.program import Program
 from lamina.program.target import Target
 
 if TYPE_CHECKING:
-    from lamina.engines.simd.decide.schedule import Schedule
+    from lamina.engines.simd.decide.schedule import ProgramSchedule
 
 
 @final
@@ -62,7 +62,7 @@ class CpuEngine(HostEngine):
         arena: Arena | None = None,
         *,
         timed: bool = False,
-        schedule: Schedule | None = None,
+        schedule: ProgramSchedule | None = None,
     ) -> CpuProgram:
         arena = host_arena(arena)
         return CpuProgram(program, memories, arena, self.processor, schedule, timed=timed)

@@ -23,7 +23,7 @@ from lamina.engines.cpu.native.jobs import (
 )
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.simd.decide.overlap import Extents, extents_of
-from lamina.engines.simd.decide.schedule import Schedule
+from lamina.engines.simd.decide.schedule import ProgramSchedule
 from lamina.engines.simd.emit.addresses import HEADER, AddressesInMemory
 from lamina.engines.simd.emit.kernels import (
     KernelCall,
@@ -52,7 +52,7 @@ class NativeProgram:
 def write_program(
     program: Program,
     processor: HostProcessor,
-    schedule: Schedule | None = None,
+    schedule: ProgramSchedule | None = None,
     *,
     timed: bool = False,
 ) -> NativeProgram:
@@ -96,7 +96,7 @@ def write_program(
 def write_llvm(
     program: Program,
     processor: HostProcessor,
-    schedule: Schedule | None = None,
+    schedule: ProgramSchedule | None = None,
     *,
     only: int | None = None,
 ) -> Written:

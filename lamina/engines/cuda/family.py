@@ -14,7 +14,7 @@ from lamina.engines.gpu.loop_schedules import point_schedule
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
 from lamina.engines.gpu.plain_products import plain_product
-from lamina.engines.gpu.schedule import LibrarySchedule, Schedule, StepSchedule
+from lamina.engines.gpu.schedule import LibrarySchedule, ProgramSchedule, StepSchedule
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop, Step
@@ -41,7 +41,7 @@ class CudaFamily(GpuFamily):
 
     def decide(
         self, program: Program, forced: Mapping[int, StepSchedule] | None = None
-    ) -> Schedule:
+    ) -> ProgramSchedule:
         return super().decide(program, {**self._expected(program), **(forced or {})})
 
     def _expected(self, program: Program) -> dict[int, StepSchedule]:

@@ -23,7 +23,7 @@ from lamina.engines.gpu.schedule import (
     LibrarySchedule,
     MatrixSchedule,
     PassesSchedule,
-    Schedule,
+    ProgramSchedule,
     StepSchedule,
     StepsSchedule,
     TiledSchedule,
@@ -46,7 +46,7 @@ def decide(
     target: Target,
     traits: Traits,
     forced: Mapping[int, StepSchedule] | None = None,
-) -> Schedule:
+) -> ProgramSchedule:
     """The schedule of a program for a target and a device; `forced` has those of some steps."""
     signatures = Signatures(program)
     forced = forced or {}
@@ -61,7 +61,7 @@ def decide(
         if own not in known:
             known[own] = next(candidates(own, target, traits))
         found.append(known[own])
-    return Schedule(tuple(found))
+    return ProgramSchedule(tuple(found))
 
 
 def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:

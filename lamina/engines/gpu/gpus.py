@@ -10,7 +10,7 @@ from lamina.engines.gpu.contraction_schedules import costs_of_schedules
 from lamina.engines.gpu.decisions import decide, position_bits, promising
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import Schedule, StepSchedule, WrittenSchedule
+from lamina.engines.gpu.schedule import ProgramSchedule, StepSchedule, WrittenSchedule
 from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.program.target import Target
@@ -29,7 +29,7 @@ class GpuFamily(Family):
 
     def decide(
         self, program: Program, forced: Mapping[int, StepSchedule] | None = None
-    ) -> Schedule:
+    ) -> ProgramSchedule:
         return decide(program, self.target, self.traits, forced)
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
@@ -48,7 +48,9 @@ class GpuFamily(Family):
         )
         return [None if one is None else one / clock for one in found]
 
-    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
+    def write(
+        self, program: Program, schedule: ProgramSchedule, *, separate: bool = False
+    ) -> Launches:
         # Imported only here: listing devices does not need it.
         from lamina.engines.gpu.kernels import write_kernels
 

@@ -31,9 +31,9 @@ from lamina.engines.gpu.schedule import (
     LibrarySchedule,
     LoopSchedule,
     MatrixSchedule,
+    ProgramSchedule,
     RowSchedule,
     ScanSchedule,
-    Schedule,
     SortSchedule,
     StepSchedule,
     TiledSchedule,
@@ -63,7 +63,12 @@ _KERNELS: dict[type, Callable[[Any], Body]] = {
 
 
 def write_kernels(
-    program: Program, schedule: Schedule, traits: Traits, words: Words, *, separate: bool = False
+    program: Program,
+    schedule: ProgramSchedule,
+    traits: Traits,
+    words: Words,
+    *,
+    separate: bool = False,
 ) -> Launches:
     """Writes the kernels of a program; if `separate`, none runs several steps."""
     writer = _Writer(program, module_for(traits, words), traits)

@@ -532,7 +532,7 @@ StepSchedule = WrittenSchedule | LibrarySchedule
 
 
 @frozen_dataclass
-class Schedule:
+class ProgramSchedule:
     """All decisions about a program.
 
     Attributes:

@@ -17,7 +17,7 @@ from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.opencl.processor_launches import launches_of
 from lamina.engines.simd.decide.candidates import candidates
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import FusedSum, Schedule, StepSchedule
+from lamina.engines.simd.decide.schedule import FusedSum, ProgramSchedule, StepSchedule
 from lamina.engines.simd.emit.kernels import write_kernels
 from lamina.engines.simd.processor import Processor
 from lamina.program.program import Program
@@ -73,7 +73,7 @@ class ProcessorFamily(Family):
 
     def decide(
         self, program: Program, forced: Mapping[int, StepSchedule] | None = None
-    ) -> Schedule:
+    ) -> ProgramSchedule:
         decided = decide(program, self.processor)
         if not forced:
             return decided
@@ -92,14 +92,16 @@ class ProcessorFamily(Family):
         assert not isinstance(decided, FusedSum)
         return candidates(step, decided, self.processor)
 
-    def text_of_step(self, schedule: Schedule, step: int) -> str:
+    def text_of_step(self, schedule: ProgramSchedule, step: int) -> str:
         return schedule.text(step)
 
-    def step_that_runs(self, schedule: Schedule, step: int) -> int:
+    def step_that_runs(self, schedule: ProgramSchedule, step: int) -> int:
         one = schedule.steps[step]
         return one.carrier if isinstance(one, FusedSum) else step
 
-    def write(self, program: Program, schedule: Schedule, *, separate: bool = False) -> Launches:
+    def write(
+        self, program: Program, schedule: ProgramSchedule, *, separate: bool = False
+    ) -> Launches:
         module = PieceModule(module_for(self._traits, self._words))
         written = write_kernels(
             program,

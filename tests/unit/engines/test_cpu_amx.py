@@ -40,7 +40,7 @@ from lamina.engines.simd.decide.schedule import (
     AMX,
     DIRECT,
     GemmSchedule,
-    Schedule,
+    ProgramSchedule,
     WindowSchedule,
 )
 from lamina.engines.simd.decide.windows import COL2IM, IMPLICIT_GEMM, WINOGRAD, paired_readings
@@ -141,7 +141,7 @@ def rounded_product(
 
 def in_tile_registers(
     program: Program, engine: CpuEngine, kind: type = GemmSchedule
-) -> Iterator[Schedule]:
+) -> Iterator[ProgramSchedule]:
     """Other schedules in which all products, or contractions over windows, are in tiles."""
     for schedule in legal_schedules(program, engine.processor):
         found = [one for one in schedule.steps if isinstance(one, kind)]

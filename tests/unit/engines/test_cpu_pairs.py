@@ -22,7 +22,7 @@ from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.images import Image, Side
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import GemmSchedule, Schedule, WindowSchedule
+from lamina.engines.simd.decide.schedule import GemmSchedule, ProgramSchedule, WindowSchedule
 from lamina.engines.simd.decide.windows import WEIGHT_GRADIENT, reading
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis
@@ -153,7 +153,7 @@ def test_sides_with_a_negative_dilation_are_split():
     assert image.split_offsets(4) == [1, 5, 0]
 
 
-def pairs_along_positions(program: Program, processor: Processor) -> Iterator[Schedule]:
+def pairs_along_positions(program: Program, processor: Processor) -> Iterator[ProgramSchedule]:
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction):
             for one in alternatives_of(step, processor):

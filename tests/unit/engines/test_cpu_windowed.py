@@ -25,7 +25,7 @@ from lamina.engines.cpu.processor import HostProcessor, host
 from lamina.engines.simd.decide.contractions import panels_of
 from lamina.engines.simd.decide.convolutions import schedule_by
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import Schedule, WindowSchedule
+from lamina.engines.simd.decide.schedule import ProgramSchedule, WindowSchedule
 from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
@@ -68,14 +68,14 @@ def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
 
 
 def windows_of(
-    program: Program, schedule: Schedule | None = None
+    program: Program, schedule: ProgramSchedule | None = None
 ) -> list[tuple[WindowSchedule, Windowed]]:
     """The schedules of contractions over windows, and how their algorithms read them."""
     found = cpu_cases.windows_of(program, host(), schedule)
     return [(one, readings(step)[one.algorithm]) for step, one in found]
 
 
-def winograd(program: Program, processor: HostProcessor | None = None) -> Schedule:
+def winograd(program: Program, processor: HostProcessor | None = None) -> ProgramSchedule:
     """A schedule with Winograd's algorithms wherever possible, whether they pay or not.
 
     Rounded operands have the larger tiles.

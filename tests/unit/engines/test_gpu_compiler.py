@@ -21,7 +21,7 @@ from gpu_kernels import GPU, TARGET, TRAITS, WORDS, lines_of, totals_of
 from lamina.base.shapes import DType, bfloat16, float16, float32
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.kernels import write_kernels
-from lamina.engines.gpu.schedule import Schedule, TiledSchedule
+from lamina.engines.gpu.schedule import ProgramSchedule, TiledSchedule
 from lamina.graph import leaf
 from lamina.program.program import Program
 
@@ -62,7 +62,9 @@ def test_amd_multiplies_float16_of_tiles_without_converting_it(processor):
     (schedule,) = decide(own, TARGET, TRAITS).steps
     assert isinstance(schedule, TiledSchedule)
     assert schedule.left.is_half
-    assembly = assembly_of(write_kernels(own, Schedule((schedule,)), TRAITS, WORDS).text, processor)
+    assembly = assembly_of(
+        write_kernels(own, ProgramSchedule((schedule,)), TRAITS, WORDS).text, processor
+    )
     block = schedule.item_m * schedule.item_n
     # The float16 are operands of instructions that add to a float32.
     assert assembly.count("v_fma_mix_f32") == block * schedule.unrolled

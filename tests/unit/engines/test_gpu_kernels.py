@@ -28,7 +28,7 @@ from lamina.engines.gpu.decisions import candidates, decide
 from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.kernels import workspaces_in_blocks, write_kernels
 from lamina.engines.gpu.launches import Launches, Traits, Workspace
-from lamina.engines.gpu.schedule import Schedule, TiledSchedule
+from lamina.engines.gpu.schedule import ProgramSchedule, TiledSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.processors import ProcessorFamily
@@ -158,7 +158,7 @@ def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory():
     program = program_for(ops.matmul(x, weight))
     (step,) = program.steps
     texts = {
-        one.left.is_half: write_kernels(program, Schedule((one,)), TRAITS, OPENCL).text
+        one.left.is_half: write_kernels(program, ProgramSchedule((one,)), TRAITS, OPENCL).text
         for one in candidates(step, TARGET, TRAITS)
         if isinstance(one, TiledSchedule)
     }

@@ -24,7 +24,7 @@ from lamina.program.program import Program
 from lamina.program.steps import writes_of
 
 if TYPE_CHECKING:
-    from lamina.engines.simd.decide.schedule import Schedule
+    from lamina.engines.simd.decide.schedule import ProgramSchedule
 
 # Larger inputs of a single run are read in place, smaller ones are copied: asking NumPy for the
 # address of an array takes as long as copying this many bytes.
@@ -57,7 +57,7 @@ class CpuProgram(Executable):
         memories: Mapping[str, Memory],
         arena: HostArena,
         processor: HostProcessor,
-        schedule: Schedule | None = None,
+        schedule: ProgramSchedule | None = None,
         *,
         timed: bool = False,
     ) -> None:

@@ -20,7 +20,7 @@ from lamina.engines.simd.decide.schedule import (
     GemmSchedule,
     NestSchedule,
     Prepacking,
-    Schedule,
+    ProgramSchedule,
     StepSchedule,
     WindowSchedule,
 )
@@ -37,7 +37,7 @@ def decide(
     forced: Mapping[int, StepSchedule] | None = None,
     *,
     signatures: Signatures | None = None,
-) -> Schedule:
+) -> ProgramSchedule:
     """The schedule of a program for a processor.
 
     Schedules that are `forced` replace the decisions on steps of these numbers.
@@ -57,7 +57,7 @@ class _Deciding:
     # is rounded.
     known: dict[tuple[Step, bool, bool], StepSchedule] = field(default_factory=dict[Any, Any])
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ProgramSchedule:
         program, steps = self.program, self.program.steps
         first = [self._of(number, prepacked=True) for number in range(len(steps))]
         requests = {
@@ -90,7 +90,7 @@ class _Deciding:
                 found[number] = FusedSum(carrier, nests[key])
         works = works_of(found)
         workers, load_workers = workers_of(program, works, prepackings, self.processor)
-        return Schedule(
+        return ProgramSchedule(
             tuple(found),
             prepackings,
             workers,

@@ -344,7 +344,7 @@ class Prepacking:
 
 
 @frozen_dataclass
-class Schedule:
+class ProgramSchedule:
     """All decisions on how a program is run.
 
     Attributes:

@@ -23,7 +23,7 @@ from lamina.engines.simd.decide.schedule import (
     FusedSum,
     LoopSchedule,
     Prepacking,
-    Schedule,
+    ProgramSchedule,
     StepSchedule,
 )
 from lamina.engines.simd.decide.work import Slices
@@ -98,7 +98,7 @@ class WrittenProgram(Generic[Written]):
         kept: the bytes of operands that are packed at load and are in memory of their own.
     """
 
-    schedule: Schedule
+    schedule: ProgramSchedule
     module: Written
     workspaces: Workspaces
     load: list[KernelCall] = field(default_factory=list[KernelCall])
@@ -114,7 +114,7 @@ def write_kernels(
     processor: Processor,
     module: Written,
     addresses: Addresses,
-    schedule: Schedule | None = None,
+    schedule: ProgramSchedule | None = None,
     *,
     only: int | None = None,
     alignment: int = LINE_BYTES,
