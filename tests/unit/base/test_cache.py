@@ -5,11 +5,9 @@ import os
 import random
 import stat
 import struct
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fresh_python import printed, run_python
@@ -37,33 +35,33 @@ def cache_folder(tmp_path, monkeypatch):
 class Maker:
     """Makes the content, and counts how often it had to."""
 
-    def __init__(self, content: bytes = CONTENT) -> None:
+    def __init__(self, content=CONTENT):
         self.content = content
         self.calls = 0
 
-    def __call__(self) -> bytes:
+    def __call__(self):
         self.calls += 1
         return self.content
 
 
-def path_of(cache_folder: Path, key: str) -> Path:
+def path_of(cache_folder, key):
     """The path of the entry of a key."""
     name, shard = cache._names(key)
     return cache_folder / shard / name
 
 
-def entries(cache_folder: Path) -> list[Path]:
+def entries(cache_folder):
     return sorted(cache_folder.glob("*/*.object"))
 
 
-def in_one_shard(count: int) -> list[str]:
+def in_one_shard(count):
     """`count` keys of entries in the first shard."""
     numbers = (f"key {number}" for number in range(10**6))
     found = (key for key in numbers if path_of(Path(), key).parts[0] == "0")
     return [next(found) for _ in range(count)]
 
 
-def unused(make: Maker) -> None:
+def unused(make):
     """Checks that there is no cache."""
     assert [cached("k", make) for _ in range(2)] == [CONTENT] * 2
     assert make.calls == 2
@@ -95,7 +93,7 @@ def test_sources_that_change_after_they_were_imported_are_noticed(package):
     assert not unasked[1].are_unchanged
 
 
-KEYS: dict[str, tuple[Sources | None, Sequence[str]]] = {
+KEYS = {
     "programs": (PROGRAM_SOURCES, ("checks", "graph", "ops", "compiler", "program")),
     "machine code": (CODE_SOURCES, ("program", "codegen", "engines/cpu", "engines/simd")),
     "kernels for GPUs": (GPU_SOURCES, ("program", "codegen", "engines/gpu")),
@@ -130,14 +128,14 @@ def test_keys_depend_on_every_string_and_where_it_ends():
     assert len(keys) == 5
 
 
-def flipped(number: int, data: bytes) -> bytes:
+def flipped(number, data):
     """The data with a flipped bit in one of its bytes."""
     changed = bytearray(data)
     changed[number] ^= 1
     return bytes(changed)
 
 
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+DAMAGE = {
     "empty": lambda data: b"",
     **{f"truncated after {n} bytes": lambda data, n=n: data[:n] for n in (5, 30, 88, -1)},
     "longer": lambda data: data + b"x",
@@ -200,7 +198,7 @@ def test_without_a_home_there_is_no_cache_and_one_warning(variables, tmp_path, m
     import pwd
 
     lacking = tmp_path / "home"
-    user: Any = pwd.struct_passwd(("anna", "x", 12345, 12345, "", str(lacking), "/bin/sh"))
+    user = pwd.struct_passwd(("anna", "x", 12345, 12345, "", str(lacking), "/bin/sh"))
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     if "no-such-user" not in variables.get("LAMINA_CACHE", ""):
         monkeypatch.setattr(pwd, "getpwnam", lambda _: user)
@@ -406,15 +404,15 @@ def test_a_folder_below_one_that_others_may_write_to_is_used_only_with_the_stick
 class Owned:
     """Has `os.fstat` give some folders and files another owner."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.owners: dict[int, int] = {}
+    def __init__(self, monkeypatch):
+        self.owners = {}
         self._fstat = os.fstat
         monkeypatch.setattr(folders.os, "fstat", self)
 
-    def give(self, owner: int, *paths: Path) -> None:
+    def give(self, owner, *paths):
         self.owners |= {path.stat().st_ino: owner for path in paths}
 
-    def __call__(self, descriptor: int) -> os.stat_result:
+    def __call__(self, descriptor):
         found = self._fstat(descriptor)
         fields = list(found)
         fields[stat.ST_UID] = self.owners.get(found.st_ino, found.st_uid)
@@ -427,7 +425,7 @@ def owned(monkeypatch):
 
 
 # From the folder and its entry.
-PLACES: dict[str, Callable[[Path, Path], Path]] = {
+PLACES = {
     "the path": lambda folder, _: folder.parent,
     "a parent": lambda folder, _: folder.parent.parent,
     "the folder": lambda folder, _: folder,
@@ -465,7 +463,7 @@ def test_a_parent_may_be_roots_and_written_by_the_users_own_group(cache_folder, 
     owned.give(12345, cache_folder)
     cache_folder.parent.chmod(0o770)
     group = cache_folder.parent.stat().st_gid
-    user: Any = pwd.struct_passwd(("anna", "x", 12345, group, "", "/home/anna", "/bin/sh"))
+    user = pwd.struct_passwd(("anna", "x", 12345, group, "", "/home/anna", "/bin/sh"))
     monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
     for name, members, trusted in (
         ("anna", [], True),
@@ -473,7 +471,7 @@ def test_a_parent_may_be_roots_and_written_by_the_users_own_group(cache_folder, 
         ("anna", ["anna", "bert"], False),
         ("users", [], False),
     ):
-        found: Any = grp.struct_group((name, "x", group, members))
+        found = grp.struct_group((name, "x", group, members))
         monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
         assert (folder() is not None) == trusted, (name, members)
 
@@ -561,7 +559,7 @@ def test_a_folder_exchanged_after_its_check_is_still_read(tmp_path, monkeypatch)
     assert find("k") == CONTENT
 
 
-SPECIAL: dict[str, Callable[[Path], object]] = {
+SPECIAL = {
     "a folder": lambda path: path.mkdir(),
     "a pipe": lambda path: os.mkfifo(path),
     "a link into nothing": lambda path: path.symlink_to("nothing"),

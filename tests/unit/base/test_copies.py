@@ -27,7 +27,7 @@ def test_large_arrays_are_copied_by_other_threads(monkeypatch):
     monkeypatch.setattr(copies, "PIECE_BYTES", 1 << 10)
     source = np.arange(5000, dtype=np.int32)
     target = np.zeros_like(source)
-    threads, done = set[int](), list[tuple[int, bool]]()
+    threads, done = set(), []
     parts = list(stretches(len(source), 4))
 
     def copy(rows):
@@ -52,13 +52,13 @@ def test_several_pieces_are_copied_at_the_same_time():
 
 
 def test_a_small_array_is_copied_by_the_caller():
-    found = list[int]()
+    found = []
     by_threads([lambda: found.append(threading.get_ident())] * 2, PIECE_BYTES, found.append)
     assert found == [threading.get_ident(), 0, threading.get_ident(), 1]
 
 
 def test_an_error_is_raised_when_all_pieces_have_ended():
-    ended = list[int]()
+    ended = []
 
     def work(number):
         if number == 0:
@@ -72,14 +72,14 @@ def test_an_error_is_raised_when_all_pieces_have_ended():
 
 
 def test_a_signal_does_not_end_a_copy_half_way():
-    ended = list[int]()
+    ended = []
 
     def work(number):
         _thread.interrupt_main()
         time.sleep(0.01)
         ended.append(number)
 
-    done = list[int]()
+    done = []
     # A shell makes commands in the background ignore it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -74,7 +74,7 @@ def test_threads_may_pause_the_collector_at_once():
 
     def work(_):
         together.wait()
-        found: list[bool] = []
+        found = []
         for _ in range(2000):
             pause = Pause()
             found.append(gc.isenabled())
@@ -112,7 +112,7 @@ def test_a_forked_child_has_only_the_pauses_of_its_thread():
 
 
 def test_the_collector_is_paused_while_a_training_step_is_compiled():
-    found: list[bool] = []
+    found = []
 
     def loss(prediction, _target):
         found.append(gc.isenabled())

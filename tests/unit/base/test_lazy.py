@@ -33,7 +33,7 @@ def test_names_are_those_of_the_import_statements(name):
     package = importlib.import_module(name)
     tree = ast.parse(inspect.getsource(package))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    homes: dict[str, str] = {}
+    homes = {}
     for statement in block.body:
         assert isinstance(statement, ast.ImportFrom)
         (alias,) = statement.names
@@ -45,7 +45,7 @@ def test_names_are_those_of_the_import_statements(name):
             homes[alias.name] = home
     assert list(package.__all__) == sorted(homes)
     for alias, home in homes.items():
-        namespace: dict[str, object] = {}
+        namespace = {}
         exec(f"from {home} import {alias}", namespace)
         assert getattr(package, alias) is namespace[alias], alias
 
@@ -62,7 +62,7 @@ def test_a_package_lists_its_names_and_no_modules_of_others(name):
 
 
 def test_star_imports_bring_every_name_and_a_name_is_looked_up_once():
-    namespace: dict[str, object] = {}
+    namespace = {}
     exec("from lamina import *", namespace)
     assert set(lm.__all__) <= set(namespace)
     assert namespace["Linear"] is lm.Linear is vars(lm)["Linear"]
@@ -179,7 +179,7 @@ def parcel(tmp_path):
     return tmp_path
 
 
-def run(code: str, parcel: Path) -> str:
+def run(code, parcel):
     first = f"import sys\nsys.path[:0] = ['.', {str(FOLDER.parent)!r}]\n"
     return printed(first + code, folder=parcel)
 

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import pickle
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass, field
 from typing import Any, get_type_hints
@@ -20,10 +19,8 @@ from error_texts import error_text
 
 from lamina.base.records import frozen_dataclass
 
-Decorator = Callable[[Any], Any]
 
-
-def plain(decorated: Decorator) -> type:
+def plain(decorated):
     @decorated
     class Point:
         """A point."""
@@ -34,7 +31,7 @@ def plain(decorated: Decorator) -> type:
     return Point
 
 
-def records(decorated: Decorator) -> dict[type, tuple[tuple[Any, ...], ...]]:
+def records(decorated):
     """Classes, and the arguments of calls that make their objects."""
 
     @decorated
@@ -53,7 +50,7 @@ def records(decorated: Decorator) -> dict[type, tuple[tuple[Any, ...], ...]]:
         fixed: int = field(init=False, default=7)
         named: int = field(default=9, kw_only=True)
 
-        def __post_init__(self) -> None:
+        def __post_init__(self):
             object.__setattr__(self, "computed", self.first * 2)
 
     @decorated
@@ -61,20 +58,20 @@ def records(decorated: Decorator) -> dict[type, tuple[tuple[Any, ...], ...]]:
         a: int
         b: int = 1
 
-        def __eq__(self, other: object) -> bool:
+        def __eq__(self, other):
             return isinstance(other, Custom)
 
-        def __hash__(self) -> int:
+        def __hash__(self):
             return 5
 
-        def __repr__(self) -> str:
+        def __repr__(self):
             return "custom"
 
     @decorated
     class OwnEquality:
         a: int
 
-        def __eq__(self, other: object) -> bool:
+        def __eq__(self, other):
             return self is other
 
     @decorated
@@ -90,7 +87,7 @@ def records(decorated: Decorator) -> dict[type, tuple[tuple[Any, ...], ...]]:
     }
 
 
-def outcome(action: Callable[[], Any]) -> Any:
+def outcome(action):
     try:
         return action()
     except Exception as error:
@@ -157,7 +154,7 @@ def test_copies_pickles_and_replacements_are_equal():
         assert Single(value) == Single(value)
 
 
-def is_compiled(cls: type, name: str) -> bool:
+def is_compiled(cls, name):
     """Whether the method is compiled from text."""
     method = vars(cls)[name]
     return inspect.isfunction(method) and method.__code__.co_filename.startswith("<")

@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -35,7 +34,7 @@ from lamina.base.shapes import (
     static,
     uint8,
 )
-from lamina.errors import DTypeError, LaminaError, ShapeError
+from lamina.errors import DTypeError, ShapeError
 
 pytestmark = pytest.mark.each_case
 
@@ -56,7 +55,7 @@ def test_python_types_stand_for_dtypes_and_elements_have_numpys_sizes():
 
 
 # The call and its error; all are of wrong dtypes, shapes and axes.
-REFUSED: dict[str, tuple[type[LaminaError], Callable[[], object], str]] = {
+REFUSED = {
     "an unknown dtype": (
         DTypeError,
         lambda: as_dtype("float8"),

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from lamina.foreign import spellings_by_owner
 pytestmark = pytest.mark.each_case
 
 
-def small() -> lm.Model:
+def small():
     return lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine="interpreter")
 
 
@@ -25,7 +24,7 @@ X = np.linspace(-1, 1, 64, dtype="float32").reshape(16, 4)
 Y = np.arange(16) % 3
 
 
-def text_of(call: Callable[..., Any], *values: Any, **options: Any) -> str:
+def text_of(call, *values, **options):
     return error_text(DefinitionError, lambda: call(*values, **options))
 
 
@@ -46,17 +45,17 @@ MODEL = lm.Model(NET, engine="interpreter")
 DATA = lm.data.Dataset(X, Y)
 
 
-def fit(data: Any = DATA, **options: Any) -> Any:
-    how: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)} | options
+def fit(data=DATA, **options):
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)} | options
     return MODEL.fit(data, **how)
 
 
-def step(*values: Any) -> None:
+def step(*values):
     with MODEL.training(loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=8) as training:
         training.step(*values)
 
 
-def call(function: Any, *values: Any, **options: Any) -> Callable[[], Any]:
+def call(function, *values, **options):
     return lambda: function(*values, **options)  # type checkers would refuse the call
 
 
@@ -135,7 +134,7 @@ def test_every_option_of_another_framework_gets_its_advice():
     assert told > 2000
 
 
-def callables() -> list[Any]:
+def callables():
     """All public functions, classes, and methods of models and datasets."""
     losses = lm.training.losses
     packages = (lm, lm.init, lm.schedules, lm.networks, lm.ops, lm.data, lm.callbacks, losses)
@@ -144,7 +143,7 @@ def callables() -> list[Any]:
     return list(dict.fromkeys(filter(callable, public)))
 
 
-def takes_all(one: Any) -> bool:
+def takes_all(one):
     kinds = {parameter.kind for parameter in inspect.signature(one).parameters.values()}
     return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
 
@@ -170,7 +169,7 @@ def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option
     assert {owner.strip("()") for owner in owners if owner.startswith("(")} <= known
 
 
-def names_of(one: Callable[..., Any]) -> list[str]:
+def names_of(one):
     try:
         return list(inspect.signature(one).parameters)
     except ValueError:  # of functions written in C
@@ -329,7 +328,7 @@ def test_functions_of_the_user_that_give_something_else_are_refused():
     text = text_of(lambda: lm.Linear(3, weight_regularizer=lambda w: w * w)(lm.Input(4)))
     assert "the regularizer of 'weight' does not return a number" in text
     assert "found     f32[3, 4]" in text
-    options: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8}
+    options = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "batch_size": 8}
     text = text_of(small().training, clip=lambda gradients: gradients[:1], **options)
     assert "does not return one gradient for each gradient" in text
     assert "expected  2 tensors of the same shapes and dtypes" in text

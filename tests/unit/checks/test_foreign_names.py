@@ -7,7 +7,6 @@ import inspect
 import pickle
 import re
 from pathlib import Path
-from typing import Any
 
 import foreign_names as data
 import numpy as np
@@ -22,7 +21,7 @@ from lamina.training.history import History
 from lamina.training.training import Training
 
 # The variables in the texts.
-OBJECTS: dict[str, Any] = {
+OBJECTS = {
     "dataset": lm.data.Dataset,
     "history": History,
     "lm": lm,
@@ -34,16 +33,16 @@ OBJECTS: dict[str, Any] = {
 }
 
 
-def has(owner: Any, name: str) -> bool:
+def has(owner, name):
     return hasattr(owner, name) or name in getattr(owner, "__dataclass_fields__", ())
 
 
-def values_by_name() -> dict[str, Any]:
+def values_by_name():
     """Values for the arguments of the calls in the texts."""
     shares = "rate factor slope beta strength limit probability deviation value low scale offset"
     counts = "features channels window groups heads hidden size count classes every steps start k"
     x = lm.Input(3)
-    values: dict[str, Any] = dict.fromkeys(shares.split(), 0.5)
+    values = dict.fromkeys(shares.split(), 0.5)
     values |= dict.fromkeys((*counts.split(), "widths", "inputs"), 2) | {"high": 1.0}
     values |= {"input": x, "x": x, "layers": (), "boundaries": [1], "then": 0.1}
     values |= {"rates": [0.1, 0.2], "schedules": [0.1, 0.2], "optimizer": lm.SGD(0.1)}
@@ -153,8 +152,8 @@ def test_records_can_be_copied_and_pickled():
 class Named:
     """An object of a class of another framework: the name of the class and its module decide."""
 
-    def __new__(cls, module: str, name: str) -> Any:
-        def call(self: Any, *_: Any) -> Any:
+    def __new__(cls, module, name):
+        def call(self, *_):
             raise AssertionError("it is refused before it is called")
 
         return type(name, (), {"__module__": module, "__call__": call})()
@@ -236,7 +235,7 @@ ROWS = [tuple(map(str.strip, line.split("|"))) for line in LINES if line[0] != "
 NAMES = {"lm": lm, "params": [], "optimizer": lm.SGD(0.1)}
 
 
-def called(call: str) -> Any:
+def called(call):
     return eval(f"lm.{call}", NAMES)
 
 
@@ -260,7 +259,7 @@ def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(framework, c
         called(f"{name}.{ours}" if name else ours)
 
 
-def known(name: str, package: str = "lamina") -> bool:
+def known(name, package="lamina"):
     """Whether a name has a row or an entry that says what it is called here."""
     prefix = {"lamina.layers.init": "init.", "lamina.learning.schedules": "schedules."}
     begins = prefix.get(package, "") + name + "("
@@ -345,7 +344,7 @@ def test_the_recorded_names_are_those_of_pytorch(torch):
     assert data.TORCH_INITIALISERS.split() == initialisers
 
 
-def rows_of_the_page() -> list[tuple[str, str]]:
+def rows_of_the_page():
     page = Path(__file__).parents[3] / "docs" / "coming-from.md"
     found = re.findall(r"^\| (.+) \| (.+) \|$", page.read_text(), re.MULTILINE)
     return [row for row in found if row[1] not in ("Lamina", "in Lamina", "---")]

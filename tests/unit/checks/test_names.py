@@ -13,7 +13,7 @@ import lamina as lm
 from lamina.errors import DefinitionError, FileFormatError, ShapeError
 
 
-def names(network: lm.Network) -> list[str]:
+def names(network):
     return list(lm.Model(network, engine="interpreter").parameters())
 
 

@@ -12,7 +12,7 @@ accepted calls are used.
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,7 +36,6 @@ from lamina.checks.kinds import (
     Flag,
     Function,
     Instance,
-    Kind,
     Misfit,
     ModelType,
     Number,
@@ -58,29 +57,29 @@ class ForeignTensor:
     dtype = "float32"
     requires_grad = False
 
-    def __array__(self, *_: object, **__: object) -> np.ndarray:
+    def __array__(self, *_, **__):
         raise TypeError("can't convert device tensor to numpy")
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 2
 
-    def detach(self) -> "ForeignTensor":
+    def detach(self):
         return self
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "tensor([1., 2.], device='far:0')"
 
 
 class NearTensor(ForeignTensor):
     """One that NumPy can read."""
 
-    def __array__(self, *_: object, **__: object) -> np.ndarray:
+    def __array__(self, *_, **__):
         return np.array([1.0, 2.0])
 
 
 # Some by their texts, others by names.
 TEXTS = ("None", "-1", "0", "1", "1.5", "True", "np.True_", "()", "(1.0,)", "{}", "np.int64(1)")
-VALUES: dict[str, Any] = {text: eval(text) for text in TEXTS} | {
+VALUES = {text: eval(text) for text in TEXTS} | {
     "[1, 2]": [1, 2],
     "text": "a",
     "empty": "",
@@ -103,7 +102,7 @@ EQUAL = {"np.int64(1)": "1", "np.True_": "True", "near": "vector"}
 Accepted = frozenset[str]
 
 
-def some(*names: str) -> Accepted:
+def some(*names):
     assert set(names) <= VALUES.keys()
     return frozenset(names)
 
@@ -126,7 +125,7 @@ COUNTS = some("()", "[1, 2]")
 NUMBERS = some("()", "(1.0,)", "[1, 2]", "vector", "near")
 
 # By the parameter's name: parameters without a kind, and those that take less than it reads.
-USUAL: dict[str, Accepted] = {
+USUAL = {
     **dict.fromkeys(("engine", "inputs", "loss", "network", "optimizer", "outputs"), NOTHING),
     **dict.fromkeys(("prediction", "target"), NOTHING),
     **dict.fromkeys(("clip", "weights"), OPTIONAL),
@@ -161,22 +160,22 @@ class Made:
     make: Callable[[], Any]
 
 
-ROWS: dict[str, Row] = {}
+ROWS = {}
 
 
 # Records ------------------------------------------------------------------------------------------
 
 
-def applied(layer: Any, operands: Sequence[Any]) -> None:
+def applied(layer, operands):
     """Builds both modes of a network of the layer."""
     lm.Network(operands, layer(*operands)).variables(float32)
 
 
-def computed(loss: Any, operands: Sequence[Any]) -> None:
+def computed(loss, operands):
     assert loss(*operands).shape == ()
 
 
-def updated(optimizer: Any) -> None:
+def updated(optimizer):
     """Builds the training graph of a network with the optimizer."""
     if not callable(getattr(optimizer, "rate", None)):
         network, loss = net(), lm.MSE()
@@ -184,7 +183,7 @@ def updated(optimizer: Any) -> None:
         training_graph(specs, TrainingOptions(loss, optimizer))
 
 
-def net() -> lm.Network:
+def net():
     return lm.Sequential(lm.Input(3), lm.Linear(2))
 
 
@@ -193,14 +192,14 @@ OUTPUT, SQUARE = lm.Linear(2)(INPUT), INPUT * INPUT
 NET = lm.Network(INPUT, OUTPUT)
 
 
-def unused(_: object) -> None:
+def unused(_):
     return
 
 
 A_PREDICTION = lm.Input(2)
 # By their module: the use of an object, which gets inputs like the operands in its docstring and
 # may tell whether its result is right, and what it is called with.
-RECORDS: dict[str, tuple[Callable[..., object], Mapping[str, Any]]] = {
+RECORDS = {
     "lamina.layers.init": (
         lambda init: init((4, 3), 0, 0).shape == (4, 3),
         {"shape": (4, 3), "seed": 0, "stream": 0},
@@ -222,7 +221,7 @@ RECORDS: dict[str, tuple[Callable[..., object], Mapping[str, Any]]] = {
 
 
 @cache
-def row_of(name: str) -> Row:
+def row_of(name):
     """The row of a public call.
 
     What the table lacks for a class is in the example of its docstring: the arguments, and the
@@ -365,16 +364,16 @@ Y = np.linspace(0, 1, 16, dtype="float32").reshape(8, 2)
 
 
 @cache
-def model() -> lm.Model:
+def model():
     return lm.Model(net(), engine="interpreter")
 
 
 @cache
-def training() -> Any:
+def training():
     return model().training(**STEP, batch_size=4)
 
 
-def fitted(**options: Any) -> Any:
+def fitted(**options):
     return model().fit(**{"train": (X, Y), **STEP, **options})
 
 
@@ -437,12 +436,12 @@ ROWS |= {
 
 
 @cache
-def square() -> Any:
+def square():
     return lm.compile(INPUT, SQUARE, engine="interpreter")
 
 
 @cache
-def history() -> Any:
+def history():
     return fitted()
 
 
@@ -499,13 +498,13 @@ ROWS |= {
 OPERAND = object()
 
 
-def in_a_layer(method: str) -> Callable[..., Any]:
+def in_a_layer(method):
     """Calls a method of the scope within the forward of a layer."""
 
-    def call(*values: Any, **options: Any) -> None:
+    def call(*values, **options):
         @dataclass(frozen=True)
         class Own(lm.Layer):
-            def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+            def forward(self, scope, x):
                 if method == "update":
                     scope.state("own", (2,), lm.init.Zeros())
                 if method == "update" and not scope.training:
@@ -555,9 +554,9 @@ INTERNAL = """
 MADE = {"Coding", "Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}
 
 
-def reached() -> dict[str, Any]:
+def reached():
     """All that is exported, by name."""
-    found: dict[str, Any] = {}
+    found = {}
     modules = {"": lm, "data.": lm.data, "networks.": lm.networks}
     modules |= {"init.": lm.init, "schedules.": lm.schedules, "callbacks.": lm.callbacks}
     for prefix, module in modules.items():
@@ -574,21 +573,21 @@ def reached() -> dict[str, Any]:
     return found
 
 
-def results() -> list[Any]:
+def results():
     """One object of each class that public calls return."""
     return [training(), history(), net().plan(2), model().explain(2), square()]
 
 
-def names_to_test() -> Iterator[tuple[str, Any]]:
+def names_to_test():
     """Every public call: functions, classes, and the methods of classes."""
-    classes: dict[str, type] = {}
+    classes = {}
     for name, one in reached().items():
         if isinstance(one, type):
             classes[name] = one
         if not (inspect.isabstract(one) or one.__name__ in MADE):
             yield name, one
     classes |= {type(result).__name__: type(result) for result in results()}
-    seen: set[str] = set()
+    seen = set()
     for name, cls in classes.items():
         for full, method in methods_of(name, cls):
             if full not in seen:
@@ -596,7 +595,7 @@ def names_to_test() -> Iterator[tuple[str, Any]]:
                 yield full, method
 
 
-def methods_of(name: str, cls: type) -> Iterator[tuple[str, Any]]:
+def methods_of(name, cls):
     """The public methods of a class and its bases, with the name of the class that has them."""
     if cls is lm.Tensor:
         return  # its methods are ops
@@ -621,7 +620,7 @@ def methods_of(name: str, cls: type) -> Iterator[tuple[str, Any]]:
 PUBLIC = dict(names_to_test())
 
 
-def refused_tuning(**options: Any) -> None:
+def refused_tuning(**options):
     """Tunes a model on an engine that does not tune; the error for that comes last."""
     with contextlib.suppress(EngineError):
         model().tune(**options)
@@ -638,14 +637,14 @@ def test_everything_public_has_a_valid_call():
 # The test -----------------------------------------------------------------------------------------
 
 
-def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+def parameters_of(name):
     one = PUBLIC[name]
     signature = inspect.signature(one.__func__ if isinstance(one, classmethod) else one)
     return {n: p for n, p in signature.parameters.items() if n not in ("self", "cls")}
 
 
 # The objects of methods, by their classes.
-OBJECTS: dict[str, Callable[[], Any]] = {
+OBJECTS = {
     "Coding": lambda: CODING,
     "Dataset": lambda: EIGHT,
     "Explanation": lambda: model().explain(2),
@@ -659,19 +658,19 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def callable_of(name: str) -> Callable[..., Any]:
+def callable_of(name):
     owner, _, method = name.rpartition(".")
     if owner == "Scope":
         return in_a_layer(method)
     return getattr(OBJECTS[owner](), method) if owner in OBJECTS else PUBLIC[name]
 
 
-def called(name: str, changed: Mapping[str, Any]) -> Any:
+def called(name, changed):
     row, parameters = row_of(name), parameters_of(name)
     values = {**row.valid, **changed}
     values = {n: v.make() if isinstance(v, Made) else v for n, v in values.items()}
     several = [n for n, p in parameters.items() if p.kind == p.VAR_POSITIONAL]
-    positional: list[Any] = []
+    positional = []
     if several and several[0] in values:
         for before in parameters:
             if before in values and parameters[before].kind != inspect.Parameter.KEYWORD_ONLY:
@@ -681,7 +680,7 @@ def called(name: str, changed: Mapping[str, Any]) -> Any:
     return (row.call or callable_of(name))(*positional, **values)
 
 
-def problem_with(name: str, parameter: str, value_name: str) -> str:
+def problem_with(name, parameter, value_name):
     """The problem of a call with a value; empty if there is none."""
     row, value = row_of(name), VALUES[value_name]
     accepted = stated(name, parameter)
@@ -718,7 +717,7 @@ def problem_with(name: str, parameter: str, value_name: str) -> str:
     return ""
 
 
-def used(use: Callable[[Any], object], result: Any) -> None:
+def used(use, result):
     """Uses a result; errors that need the use are raised here."""
     values = [getattr(result, f.name) for f in fields(result)] if is_dataclass(result) else []
     if any(value is VALUES["lambda"] for value in values):
@@ -727,7 +726,7 @@ def used(use: Callable[[Any], object], result: Any) -> None:
         assert use(result) is not False
 
 
-def calls_to_test() -> list[str]:
+def calls_to_test():
     return [name for name in PUBLIC if parameters_of(name) and name != "Model.__call__"]
 
 
@@ -740,14 +739,14 @@ WITHOUT_KIND = """
     weights x y"""
 
 
-def kinds_of(name: str) -> dict[str, Kind]:
+def kinds_of(name):
     one = PUBLIC[name]
     if isinstance(one, type):
         return {n: kind.of_class(one) for n, kind in _kinds_of_class(one).items()}
     return _kinds_of(inspect.unwrap(one.__func__ if isinstance(one, classmethod) else one))
 
 
-def reads(kind: Kind, value: object) -> bool:
+def reads(kind, value):
     try:
         kind.read(value)
     except (Misfit, LaminaError):
@@ -756,18 +755,18 @@ def reads(kind: Kind, value: object) -> bool:
 
 
 @cache
-def read_by(kind: Kind) -> Accepted:
+def read_by(kind):
     return frozenset(name for name, value in VALUES.items() if reads(kind, value))
 
 
-def stated(name: str, parameter: str) -> Accepted | None:
+def stated(name, parameter):
     """The values that a parameter takes by the table, or by its name; None: those of its kind."""
     accepts = row_of(name).accepts.items()
     return next((a for names, a in accepts if parameter in names.split()), USUAL.get(parameter))
 
 
 # What kinds read: one of each class, and each range that many parameters have.
-KINDS: list[tuple[Kind, Accepted]] = [
+KINDS = [
     (Flag(), FLAG),
     *((Whole(1), COUNT), (Whole(0), FROM_ZERO), (Whole(), WHOLE)),
     *((Number("[0, inf)"), NOT_NEGATIVE), (Number("(0, inf)"), POSITIVE), (Number(), NUMBER)),
@@ -782,7 +781,7 @@ KINDS: list[tuple[Kind, Accepted]] = [
 # By a parameter: the kinds of folders beyond `checks`.
 BATCHES = some("lambda", "matrix", "vector", "near")
 PAIR = some("[1, 2]")
-KINDS_OF: dict[str, Accepted] = {
+KINDS_OF = {
     parameter: accepted
     for accepted, parameters in {
         NOTHING: "networks.vgg.input Scope.layer.layer Network.max_batch_size.precision "
@@ -825,7 +824,7 @@ def test_each_kind_reads_what_is_right():
 
 
 def test_every_parameter_has_a_kind():
-    without: set[str] = set()
+    without = set()
     classes = {type(kind): repr(kind) for kind, _ in KINDS}
     for parameter in KINDS_OF:
         name, _, option = parameter.rpartition(".")
@@ -844,7 +843,7 @@ def test_every_parameter_has_a_kind():
     assert without == set(WITHOUT_KIND.split())
 
 
-def class_of(kind: Kind) -> type[Kind]:
+def class_of(kind):
     return class_of(kind.kind) if isinstance(kind, OrNone) else type(kind)
 
 

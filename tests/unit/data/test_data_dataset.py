@@ -2,10 +2,8 @@
 
 import re
 from array import array
-from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,25 +15,25 @@ from lamina.data import Dataset, as_dataset
 from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError
 
 
-def numbered(count: int) -> Dataset:
+def numbered(count):
     """Example k is k in both arrays."""
     return Dataset(np.arange(count, dtype=np.float32)[:, None], np.arange(count))
 
 
-def exported(array: np.ndarray) -> Any:
+def exported(array):
     """An object that offers the memory of an array by DLPack only."""
     return SimpleNamespace(__dlpack__=array.__dlpack__, __dlpack_device__=array.__dlpack_device__)
 
 
 X, Y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
-HOW: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+HOW = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
 
 
-def model() -> lm.Model:
+def model():
     return lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)))
 
 
-TAKERS: dict[str, Callable[[Any], object]] = {
+TAKERS = {
     "inputs": Dataset,
     "one of several inputs": lambda x: Dataset((X, x)),
     "inputs by name": lambda x: Dataset({"a": x}),

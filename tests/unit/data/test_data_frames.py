@@ -3,7 +3,6 @@
 import datetime
 import io
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lamina.data.stream import as_data, as_inputs
 from lamina.errors import DataError, DefinitionError, LaminaWarning
 
 
-def fault(call: Any, *values: Any, **options: Any) -> str:
+def fault(call, *values, **options):
     return error_text((DataError, DefinitionError), call, *values, **options)
 
 
@@ -486,7 +485,7 @@ def test_categories_are_words_whatever_they_are(form, values, words, codes, pand
     if form.startswith("arrow"):
         arrow = pytest.importorskip("pyarrow")
         column = arrow.array(values).dictionary_encode()
-        table: Any = arrow.table({"a": column}) if form == "arrow" else {"a": column}
+        table = arrow.table({"a": column}) if form == "arrow" else {"a": column}
     else:
         column = pandas.Categorical(values)
         column = column if form == "categorical" else pandas.Series(column)

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ PILLOW = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4)
 
 
-def save(path: Path, pixels: Any = GREY, **options: Any) -> None:
+def save(path, pixels=GREY, **options):
     path.parent.mkdir(exist_ok=True, parents=True)
     image = PILLOW.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels
     image.save(path, **options)
@@ -85,7 +84,7 @@ def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path):
     assert dict(error.facts)["found"] == str(tmp_path / "train" / "b" / "1.png")
 
 
-HOW: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "progress": False}
+HOW = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "progress": False}
 
 
 @pytest.fixture
@@ -170,7 +169,7 @@ def test_opaque_pictures_with_an_alpha_channel_are_read(tmp_path):
         assert np.array_equal(images[0, 0], GREY)
 
 
-def with_palette(mode: str) -> Any:
+def with_palette(mode):
     image = PILLOW.fromarray(GREY % 3, "P")
     colours = np.array([[9, 8, 7, 255], [5, 4, 3, 0], [1, 2, 3, 255]])
     image.putpalette(colours[:, : len(mode)].ravel().tolist(), mode)

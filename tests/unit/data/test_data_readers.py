@@ -8,7 +8,6 @@ import sys
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ X = np.arange(12, dtype=np.float32).reshape(4, 3)
 Y = np.array([0, 1, 2, 1])
 
 
-def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
+def fault(path, kind, **options):
     error = refused(LaminaError, load, path, **options)
     assert type(error) is kind
     assert error.where
@@ -33,12 +32,12 @@ def fault(path: Path, kind: type[LaminaError], **options: Any) -> LaminaError:
     return error
 
 
-def npz(folder: Path, **arrays: Any) -> Path:
+def npz(folder, **arrays):
     np.savez(folder / "a.npz", **arrays)
     return folder / "a.npz"
 
 
-def npy(folder: Path, array: Any, **options: Any) -> Path:
+def npy(folder, array, **options):
     np.save(folder / "a.npy", array, **options)
     return folder / "a.npy"
 
@@ -358,10 +357,10 @@ def test_importing_data_loads_no_optional_package():
     assert printed(code) == "set()\n"
 
 
-def damage_and_load(folder: Path, content: bytes, name: str, trials: int) -> None:
+def damage_and_load(folder, content, name, trials):
     """Each damaged file gives a data set or a clear error."""
     generator = np.random.default_rng(11)
-    errors: list[LaminaError] = []
+    errors = []
     for _ in range(trials):
         (folder / name).write_bytes(damaged(content, generator))
         try:
@@ -378,21 +377,21 @@ def damage_and_load(folder: Path, content: bytes, name: str, trials: int) -> Non
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
 
 
-def encode(array: np.ndarray[Any, Any]) -> bytes:
+def encode(array):
     content = array.astype(array.dtype.newbyteorder(">")).tobytes()
     return header(CODES[array.dtype.str[1:]], *array.shape) + content
 
 
-def header(code: int, *shape: int) -> bytes:
+def header(code, *shape):
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, code, len(shape), *shape)
 
 
-def outcome(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
+def outcome(path, monkeypatch):
     """The array or error of reading the file, and the number of unpacked bytes."""
     unpacked = 0
     read = gzip.GzipFile.read
 
-    def counting(file: gzip.GzipFile, size: int | None = -1) -> bytes:
+    def counting(file, size=-1):
         nonlocal unpacked
         result = read(file, size)
         unpacked += len(result)
@@ -406,7 +405,7 @@ def outcome(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, int]:
             return error, unpacked
 
 
-def idx_fault(path: Path, content: bytes) -> FileFormatError:
+def idx_fault(path, content):
     path.write_bytes(content)
     error = refused(FileFormatError, read_idx, path)
     assert error.where == str(path)

@@ -1,7 +1,5 @@
 """Sparse matrices as inputs."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from error_texts import error_text
@@ -34,7 +32,7 @@ def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(make, monkeypa
 
 
 def test_few_rows_are_dense_at_a_time():
-    made: list[tuple[int, ...]] = []
+    made = []
     matrix = scipy_sparse.random_array((100_000, 2_000), density=1e-4, dtype="float32", rng=0)
 
     class Noted(type(matrix.tocsr())):  # type: ignore[misc]
@@ -113,7 +111,7 @@ def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profi
     found, loss = [], lm.CrossEntropy()
     for inputs in (DENSE, SPARSE):
         data, model = lm.data.Dataset(inputs, TRAIN.targets), lm.Model(network(), seed=3)
-        how: dict[str, Any] = {"class_weights": "balanced", "data": data}
+        how = {"class_weights": "balanced", "data": data}
         with model.training(loss, lm.SGD(0.1), 16, **how) as training:
             training.run(data, steps=9, seed=1)
         found.append(model.parameters())

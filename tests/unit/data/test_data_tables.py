@@ -175,7 +175,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def network(features: int, outputs: int = 1, loss: str = "MSE") -> str:
+def network(features, outputs=1, loss="MSE"):
     return (
         "import lamina as lm\nepochs = 1\n"
         f"net = lm.Sequential(lm.Input({features}), lm.Linear({outputs}))\n"
@@ -183,7 +183,7 @@ def network(features: int, outputs: int = 1, loss: str = "MSE") -> str:
     )
 
 
-def predicted(path: str, *options: str) -> str:
+def predicted(path, *options):
     return succeed("predict", "net.safetensors", "--data", path, *options).output
 
 

@@ -2,7 +2,6 @@
 
 import copy
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +15,10 @@ from lamina.errors import DataError, DTypeError, LaminaWarning, NonFiniteError, 
 NOT_CODED = "the columns of a data frame are not coded"
 
 
-HOW: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+HOW = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
 
 
-def trained(data: Any, **how: Any) -> lm.Model:
+def trained(data, **how):
     model = lm.Model(lm.Sequential(lm.Input(data.inputs.shape[1]), lm.Linear(1)))
     model.fit(data, **(HOW | {"optimizer": lm.Adam(0.01)} | how))
     return model

@@ -7,8 +7,6 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +17,14 @@ from training_cases import fit, network, same, training
 
 import lamina as lm
 from lamina.data import Dataset, Stream, background
-from lamina.data.background import Chunk, Reader
+from lamina.data.background import Reader
 from lamina.data.positions import WindowOrder
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.runtime import streaming
 
 
-def expected(epochs: list[list[np.ndarray[Any, Any]]], engine: str = "cpu") -> dict[str, Any]:
+def expected(epochs, engine="cpu"):
     """The parameters after training steps on these examples of `TRAIN`."""
     model = lm.Model(network(), engine=engine, seed=3)
     steps = [rows for epoch in epochs for rows in epoch]
@@ -36,7 +34,7 @@ def expected(epochs: list[list[np.ndarray[Any, Any]]], engine: str = "cpu") -> d
     return model.parameters()
 
 
-def in_batches(order: Any) -> list[Any]:
+def in_batches(order):
     return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
 
 
@@ -62,7 +60,7 @@ def test_a_stream_gives_the_bits_of_single_steps_on_every_engine(engine, request
 
 
 PAIRS = [*batches_of(TRAIN, 20)()]
-SOURCES: dict[str, Any] = {
+SOURCES = {
     **{f"batches of {size}": batches_of(TRAIN, size) for size in (1, 7, 8, 20, 33, 90, 200)},
     "list of pairs": PAIRS,
     "list of data sets": [Dataset(x, y) for x, y in PAIRS],
@@ -123,7 +121,7 @@ def test_predictions_of_a_stream_are_those_of_its_arrays():
 def test_several_inputs_are_read():
     a, b = lm.Input(2), lm.Input(3)
     net = lm.Network([a, b], lm.Linear(3)(lm.concat([a, b])))
-    found: list[dict[str, Any]] = []
+    found = []
     batches = [((x[:, :2], x[:, :3]), y) for x, y in batches_of(TRAIN, 7)()]
     for data in (batches, ((TRAIN.inputs[:, :2], TRAIN.inputs[:, :3]), TRAIN.targets)):
         model = lm.Model(net, seed=1)
@@ -168,7 +166,7 @@ def test_an_epoch_has_the_batches_of_its_source(source, how, rows):
 
 
 def test_a_source_is_opened_once_for_each_epoch_with_its_number():
-    opened: list[tuple[str, int]] = []
+    opened = []
 
     def source(name):
         def batches(epoch):
@@ -184,9 +182,9 @@ def test_a_source_is_opened_once_for_each_epoch_with_its_number():
 # Windows -----------------------------------------------------------------------------------------
 
 
-def window_order(window: int, seed: int, epoch: int, count: int = 90) -> Any:
+def window_order(window, seed, epoch, count=90):
     """The order of the examples, by the rule of `Stream`."""
-    order, rows = WindowOrder(window, seed, epoch), list[int]()
+    order, rows = WindowOrder(window, seed, epoch), []
     for block in itertools.count():
         size = min(order.length(block), count - len(rows))
         if not size:
@@ -331,7 +329,7 @@ def test_what_is_no_source_is_refused():
 
 
 def test_the_source_is_closed_in_its_thread():
-    threads: list[Any] = []
+    threads = []
 
     def noted():
         threads.append(threading.current_thread())
@@ -370,7 +368,7 @@ def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
     """At most 5 s are waited for sources, however many block and however often they are closed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     begun, released, unpressed = threading.Event(), threading.Event(), threading.Lock()
-    waited: list[float] = []
+    waited = []
 
     class Begins(lm.Callback):
         def fit_begins(self, fit):
@@ -471,7 +469,7 @@ def test_floats_of_a_stream_that_are_converted_are_reported_once(recwarn):
 PATIENCE = 30
 
 
-def taken(reader: Reader) -> Iterator[Chunk]:
+def taken(reader):
     """The chunks up to the end."""
     while (chunk := reader.take()) is not None:
         yield chunk
@@ -516,7 +514,7 @@ def test_an_evaluation_and_a_run_read_what_their_steps_need():
 
 
 def test_a_fit_that_continues_reads_what_its_steps_need(path):
-    how: Any = {"epochs": 2, "checkpoint": path, "checkpoint_steps": 1}
+    how = {"epochs": 2, "checkpoint": path, "checkpoint_steps": 1}
     with failing(6):
         trained(Stream(Endless(), steps_per_epoch=5), **how)
     source = Endless()
@@ -574,16 +572,16 @@ def test_the_batches_before_an_error_are_handed_out(monkeypatch, waits):
         raise ZeroDivisionError
 
     hand_out(monkeypatch, lambda: waits)
-    chunks = list[Chunk]()
+    chunks = []
     with reading(broken) as reader:
         refused(ZeroDivisionError, chunks.extend, taken(reader))
         assert sum(len(rows) for chunk in chunks for rows in chunk.groups) == 90 // BATCH
 
 
-def hand_out(monkeypatch: pytest.MonkeyPatch, waits: Callable[[], bool]) -> None:
+def hand_out(monkeypatch, waits):
     """Readers hand out what they have when the function says so, whoever waits."""
 
-    def offer(self: Reader, make: Callable[[], Chunk]) -> bool:
+    def offer(self, make):
         if is_taken := waits():
             self.give(make())
         return is_taken
@@ -592,7 +590,7 @@ def hand_out(monkeypatch: pytest.MonkeyPatch, waits: Callable[[], bool]) -> None
     monkeypatch.setattr(Reader, "withdraw", lambda _: False)
 
 
-def at_random(seed: int) -> Callable[[], bool]:
+def at_random(seed):
     random = np.random.default_rng(seed)
     return lambda: bool(random.random() < 0.4)
 

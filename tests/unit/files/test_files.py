@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text
-from files_cases import Array, chain, functional, metadata_of, refused
+from files_cases import chain, functional, metadata_of, refused
 from random_arrays import normal
 from training_cases import same
 
@@ -28,7 +26,7 @@ class Ramp:
 
     slope: float
 
-    def __call__(self, shape: tuple[int, ...], seed: int, stream: int) -> Array:
+    def __call__(self, shape, seed, stream):
         return self.slope * np.arange(np.prod(shape, dtype=int)).reshape(shape)
 
 
@@ -42,7 +40,7 @@ class Own(lm.Layer):
     limit: float = float("inf")
     inner: lm.Layer = field(default_factory=lambda: lm.Linear(3))
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return self.inner(x) * self.scale
 
 
@@ -50,18 +48,18 @@ class Own(lm.Layer):
 class ReLU(lm.Layer):
     """A layer that bears the name of one of Lamina's."""
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return x * 3.0
 
 
-def loops() -> lm.Network:
+def loops():
     """Recurrences with results that share a loop, one inside the iteration of another."""
     a, weight = lm.Input(4, 3), np.arange(9, dtype="float32").reshape(3, 3) / 10
 
-    def inner(states: Any, elements: Any, _: Any) -> Any:
+    def inner(states, elements, _):
         return [states[0] * 0.5 + elements[0]], [ops.exp(-states[0])]
 
-    def outer(states: Any, elements: Any, constants: Any) -> Any:
+    def outer(states, elements, constants):
         rows = ops.expand_dims(elements[0], 0)
         (sums,), (more,) = ops.recurrence(inner, [states[0]], [ops.concat([rows, rows], 0)])
         return [ops.tanh(sums[-1] @ constants[0])], [more[-1]]
@@ -72,18 +70,18 @@ def loops() -> lm.Network:
     return lm.Network(a, lm.Linear(2)(ops.concat([states[0], further[0]], 1)))
 
 
-def shared() -> lm.Network:
+def shared():
     layer = lm.Linear(4)
     a, b = lm.Input(4), lm.Input(4)
     return lm.Network([a, b], lm.Add()(layer(a), layer(lm.Tanh()(b))))
 
 
-def shared_within() -> lm.Network:
+def shared_within():
     inner = lm.Linear(4)
     return lm.Sequential(lm.Input(4), Own(1.0, inner=inner), Own(2.0, inner=inner), inner)
 
 
-def inputs_of(network: lm.Network) -> tuple[Array, ...]:
+def inputs_of(network):
     return tuple(
         np.random.default_rng(n).integers(0, 3, (5, *t.shape[1:])).astype(t.dtype.numpy)
         if not t.dtype.is_float
@@ -92,7 +90,7 @@ def inputs_of(network: lm.Network) -> tuple[Array, ...]:
     )
 
 
-NETWORKS: dict[str, Callable[[], lm.Network]] = {
+NETWORKS = {
     "an input": lambda: chain(),
     "linear": lambda: chain(lm.Linear(3), lm.Linear(2, bias=False)),
     "initializers": lambda: chain(
@@ -128,7 +126,7 @@ NETWORKS: dict[str, Callable[[], lm.Network]] = {
 OWN = [Own, Ramp, ReLU]
 
 
-def training_graph(network: lm.Network) -> str:
+def training_graph(network):
     traced = network.trace(dtype=float32, training=True)
     penalties = [(f"penalty{n}", t) for n, t in enumerate(traced.record.penalties)]
     outputs = [(f"output{n}", t) for n, t in enumerate(traced.outputs)]

@@ -4,14 +4,11 @@ import hashlib
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text
-from files_cases import Change, chain, damaged, functional, layer, metadata_of, refused
+from files_cases import chain, damaged, functional, layer, metadata_of, refused
 from random_arrays import normal
 from test_streams_continued import failing
 from training_cases import same
@@ -47,7 +44,7 @@ def test_a_damaged_file_is_refused_or_loads_whole(seed, whole, tmp_path):
         assert same(found, whole[1])
 
 
-def forge(path: Path, change: Change, source: Path | None = None) -> None:
+def forge(path, change, source=None):
     """A model file with changed contents and a valid checksum, made from the source if given."""
     from safetensors.numpy import load, save
 
@@ -80,29 +77,29 @@ def test_a_file_whose_checksum_fits_loads(tmp_path):
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
 
 
-def node(**entry: Any) -> Change:
+def node(**entry):
     """A further node, which becomes the output."""
     return lambda _, definition, __: definition.update(
         nodes=[*definition["nodes"], entry], outputs=[len(definition["nodes"])]
     )
 
 
-def op(name: str, operands: tuple[int, ...] = (3,), /, **attributes: Any) -> Change:
+def op(name, operands=(3,), /, **attributes):
     return node(op=name, operands=list(operands), attributes=attributes)
 
 
-def put(key: str, value: Any) -> Change:
+def put(key, value):
     return lambda _, definition, __: definition.update({key: value})
 
 
-def note(key: str, value: str | None) -> Change:
+def note(key, value):
     return lambda metadata, *_: metadata.update({key: value})
 
 
-def weight(value: np.ndarray | None) -> Change:
+def weight(value):
     """Another tensor for the first weight, or none."""
 
-    def change(_: Any, __: Any, tensors: Any) -> None:
+    def change(_, __, tensors):
         tensors.pop("values/1.weight")
         tensors.update({} if value is None else {"values/1.weight": value})
 
@@ -112,7 +109,7 @@ def weight(value: np.ndarray | None) -> Change:
 HUGE = 10**12
 
 
-HOSTILE: dict[str, Change] = {
+HOSTILE = {
     "a class of Python": layer("os.system", command="true"),
     "a class of NumPy": layer("numpy.memmap", filename="x"),
     "an attribute of a class": layer("Layer.__init_subclass__"),
@@ -183,7 +180,7 @@ HOSTILE: dict[str, Change] = {
 }
 
 
-def refused_without_much_memory(path: Path) -> None:
+def refused_without_much_memory(path):
     tracemalloc.start()
     try:
         refused(path)
@@ -213,7 +210,7 @@ def test_changed_networks_run_right_or_are_refused(name, count, seed, least):
 
 
 # Ops that files may name with any attributes, and the errors.
-OPS: dict[str, tuple[Any, str]] = {
+OPS = {
     "a reshape to negative extents": (
         op("reshape", shape={"tuple": [{"size": [1, 0]}, -1, -2]}),
         "node 4 of its network, 'reshape', cannot be rebuilt: reshape: shape[1] must be",
@@ -266,11 +263,11 @@ def test_an_op_with_attributes_that_it_does_not_take_is_refused(change, expected
     assert error.__suppress_context__
 
 
-def headed(header: bytes, length: int | None = None, data: bytes = b"") -> bytes:
+def headed(header, length=None, data=b""):
     return struct.pack("<Q", len(header) if length is None else length) + header + data
 
 
-HEADERS: dict[str, bytes] = {
+HEADERS = {
     "a length without end": headed(b"{}", 2**63),
     "a length beyond the file": headed(b"{}", 10_000),
     "a length of zero": headed(b""),
@@ -300,18 +297,18 @@ def test_a_hostile_header_is_refused_without_much_memory(name, tmp_path):
 
 Keys = tuple[str | int, ...]
 FRAME = {"size": [1.0, 2.0, 4.0], "town": ["a", "b", "a"], "y": ["u", "v", "u"]}
-FIT: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 2}
+FIT = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 2}
 
 
-def parts_of(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+def parts_of(value, keys=()):
     """All parts of JSON data."""
     yield keys, value
-    items: Any = value.items() if isinstance(value, dict) else ()
+    items = value.items() if isinstance(value, dict) else ()
     for key, one in enumerate(value) if isinstance(value, list) else items:
         yield from parts_of(one, (*keys, key))
 
 
-def with_part(value: Any, keys: Keys, new: Any) -> Any:
+def with_part(value, keys, new):
     """JSON data with another value for a part."""
     if not keys:
         return new
@@ -320,7 +317,7 @@ def with_part(value: Any, keys: Keys, new: Any) -> Any:
     return copy
 
 
-def changes(data: Any, every: bool) -> Iterator[tuple[Keys, Any]]:
+def changes(data, every):
     """The data with a value of another type for each of its parts, or of every other type."""
     for number, (keys, old) in enumerate(parts_of(data)):
         values = ({"a": 1}, [[None]], "x", -0.5, True)
@@ -332,11 +329,9 @@ def changes(data: Any, every: bool) -> Iterator[tuple[Keys, Any]]:
 EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.sampled)])
 
 
-def faults(
-    source: Path, entry: str, data: Any, every: bool, use: Callable[[Path], object]
-) -> list[str]:
+def faults(source, entry, data, every, use):
     """Exceptions of other kinds, and errors that do not name the file, of all changes."""
-    found, path = list[str](), source.with_name("changed")
+    found, path = [], source.with_name("changed")
     for keys, changed in changes(data, every):
         text = json.dumps(changed)
         forge(path, lambda metadata, *_, text=text: metadata.update({entry: text}), source)
@@ -351,7 +346,7 @@ def faults(
     return found
 
 
-def table_model(path: Path) -> Any:
+def table_model(path):
     """Saves a model of a table; returns the JSON of its coding."""
     data = lm.data.from_frame(FRAME, target="y", standardise=True)
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
@@ -401,17 +396,17 @@ def test_the_error_names_the_part(tmp_path):
 class Stateful:
     """A source whose state is bytes."""
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         yield from [(np.ones((2, 3), "float32"), np.zeros(2, "int64"))] * 3
 
-    def state_dict(self) -> bytes:
+    def state_dict(self):
         return b"0"
 
-    def load_state_dict(self, state: bytes) -> None:
+    def load_state_dict(self, state):
         pass
 
 
-def resumed(path: Path, **how: Any) -> None:
+def resumed(path, **how):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter")
     callbacks = [
         lm.callbacks.EarlyStopping("loss"),

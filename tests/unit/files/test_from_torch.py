@@ -2,10 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 
 NAMES = json.loads((Path(__file__).parent / "torchvision_names.json").read_text())
 # The ready networks that torchvision has too.
-TORCHVISION: dict[str, Callable[[], lm.Network]] = {
+TORCHVISION = {
     "resnet18": lambda: lm.networks.resnet(18),
     "resnet34": lambda: lm.networks.resnet(34),
     "resnet50": lambda: lm.networks.resnet(50),
@@ -27,7 +25,7 @@ TORCHVISION: dict[str, Callable[[], lm.Network]] = {
     "vgg16_bn": lambda: lm.networks.vgg(16, batch_norm=True),
 }
 # The names of the layers of other networks: those of their papers, or of usual modules.
-OTHERS: dict[str, tuple[Callable[[], lm.Network], str]] = {
+OTHERS = {
     "lenet": (lm.networks.lenet, "conv1 conv2 ip1 ip2"),
     "mlp": (lm.networks.mlp, "1 3 5"),
     "unet": (
@@ -88,7 +86,7 @@ def test_every_ready_network_has_its_row():
     assert missing == []
 
 
-def weights(*shapes: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
+def weights(*shapes):
     generator = np.random.default_rng(0)
     return {name: generator.standard_normal(shape) for name, shape in shapes}
 
@@ -96,7 +94,7 @@ def weights(*shapes: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
 TWO_LINEAR = weights(("0.weight", (5, 4)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
 
 
-def two_linear(features: int = 3, **options: Any) -> lm.Network:
+def two_linear(features=3, **options):
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(features, **options))
 
 
@@ -118,7 +116,7 @@ def test_layers_without_names_are_paired_in_order(capsys):
         assert capsys.readouterr().out == text
 
 
-def with_positions(name: str | None = "pos") -> lm.Network:
+def with_positions(name="pos"):
     return lm.Sequential(lm.Input(3, 4), lm.LearnedPositions(name=name), lm.Linear(2, name="head"))
 
 
@@ -127,7 +125,7 @@ ONE_NAMED = {"w" if name == "0.weight" else name: value for name, value in TWO_L
 HEAD = {key.replace("2.", "head."): value for key, value in TWO_LINEAR.items()}
 
 
-def backwards(arrays: dict[str, Any]) -> dict[str, Any]:
+def backwards(arrays):
     return dict(reversed(arrays.items()))
 
 
@@ -245,7 +243,7 @@ def test_an_array_with_axes_of_length_one_more():
     assert error.advice == "Give it in this shape: state_dict['pos'].reshape(3, 4)."
 
 
-def loader(name: str, model: lm.Model) -> Any:
+def loader(name, model):
     return partial(lm.from_torch, model.network) if name == "from_torch" else getattr(model, name)
 
 
@@ -265,7 +263,7 @@ def test_patterns_that_fit_nothing_and_names_that_are_no_text_are_refused(name):
 
 
 class Module:
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return TWO_LINEAR
 
 
@@ -292,7 +290,7 @@ def test_what_is_not_a_state_dict(given, advice):
 # Arrays that are none ----------------------------------------------------------------------------
 
 
-def of_torch(make: Callable[[Any], Any]) -> Any:
+def of_torch(make):
     return pytest.param(make, marks=pytest.mark.torch)
 
 
@@ -332,9 +330,9 @@ def test_values_that_are_no_array_of_numbers(value, name):
 # With PyTorch -------------------------------------------------------------------------------------
 
 
-BLOCK: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "norm_first": True}
+BLOCK = {"dropout": 0.0, "activation": "gelu", "norm_first": True}
 # PyTorch's module, the network, and the shape of an example.
-MODULES: dict[str, tuple[Callable[[Any], Any], Callable[[], lm.Network], tuple[int, ...]]] = {
+MODULES = {
     "normalised": (
         lambda nn: nn.Sequential(
             *(nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 6, 2)),
@@ -407,23 +405,23 @@ def test_a_norm_without_momentum_takes_the_counter(affine):
 class Projections(lm.Layer):
     """Two layers with names of their own, which `forward` applies in this order."""
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         return scope.layer("query", lm.Linear(2), scope.layer("key", lm.Linear(2), x))
 
 
-def numbered(*layers: lm.Layer, name: str | None = "trunk") -> lm.Network:
+def numbered(*layers, name="trunk"):
     """A network that applies a sequence with a name, and one layer more."""
     x = lm.Input(2)
     return lm.Network(x, lm.Linear(2)(lm.Sequential(lm.Input(2), *layers, name=name)(x)))
 
 
-def linear(count: int) -> list[lm.Layer]:
+def linear(count):
     return [lm.Linear(2) for _ in range(count)]
 
 
 # A network, the names of PyTorch's modules in their order, and in the order of the layers if that
 # is another.
-ORDERS: dict[str, tuple[lm.Network, str, str]] = {
+ORDERS = {
     "a sequence": (numbered(*linear(3)), "trunk.0 trunk.1 trunk.2 head", ""),
     "activations elsewhere": (
         numbered(lm.Linear(2), lm.ReLU(), *linear(2)),
@@ -456,9 +454,9 @@ ORDERS: dict[str, tuple[lm.Network, str, str]] = {
 }
 
 
-def modules(names: str, *, alphabetical: bool = False) -> dict[str, Any]:
+def modules(names, *, alphabetical=False):
     """Arrays of modules, whose values are the numbers of the modules."""
-    arrays: dict[str, Any] = {}
+    arrays = {}
     for number, name in enumerate(names.split()):
         arrays |= {f"{name}.weight": np.full((2, 2), number), f"{name}.bias": np.full(2, number)}
     return dict(sorted(arrays.items())) if alphabetical else arrays

@@ -4,7 +4,6 @@ import math
 import re
 import tracemalloc
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from lamina.inspect.bill import MemorySize, largest_batch
 SMALL = lm.Sequential(lm.Input(4), lm.Linear(3), lm.ReLU(), lm.Linear(2))
 
 
-def residual() -> lm.Network:
+def residual():
     x = lm.Input(32)
     h = x
     for _ in range(4):
@@ -31,7 +30,7 @@ def residual() -> lm.Network:
     return lm.Network(x, lm.Linear(10)(h))
 
 
-def two_branches() -> lm.Network:
+def two_branches():
     a, b = lm.Input(20), lm.Input(6)
     joined = lm.concat([lm.Tanh()(lm.Linear(30)(a)), lm.Sigmoid()(lm.Linear(10)(b))])
     return lm.Network([a, b], lm.Linear(5)(lm.Dropout(0.5)(joined)))
@@ -53,7 +52,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def bill(name: str, batch: int = 32):
+def bill(name, batch=32):
     return NETWORKS[name].plan(batch, lm.CrossEntropy(), lm.Adam(1e-3))
 
 
@@ -125,7 +124,7 @@ def test_a_larger_batch_fits_in_mixed_precision():
 
 
 def test_without_an_amount_the_memory_of_the_device_counts(monkeypatch):
-    available: list[int | None] = [100_000]
+    available = [100_000]
     monkeypatch.setattr(machine_memory, "available_bytes", lambda: available[0])
     assert SMALL.max_batch_size() == SMALL.max_batch_size(100_000)
     available[0] = None
@@ -267,7 +266,7 @@ _WEIGHTS = np.ones(40, "float32")
 def test_a_plan_for_data_is_that_of_a_training_on_it(data, dtype, micro_batch):
     pixels = lm.Input(12, name="pixels")
     net = lm.Network(inputs=pixels, outputs=lm.Linear(3)(pixels))
-    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(), "micro_batch": micro_batch}
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(), "micro_batch": micro_batch}
     plain, bill = net.plan(8, **how, dtype=dtype), net.plan(8, **how, dtype=dtype, data=data)
     with lm.Model(net, dtype=dtype).training(batch_size=8, data=data, **how) as training:
         assert str(training.bill) == str(replace(bill, data_bytes=0))

@@ -18,7 +18,7 @@ ENGINES = [device.engine for device in devices() if not device.problem]
 BATCH = 4
 
 
-def small_model(engine: str = "cpu") -> lm.Model:
+def small_model(engine="cpu"):
     net = lm.Sequential(lm.Input(6), lm.Linear(5), lm.ReLU(), lm.Linear(3))
     return lm.Model(net, engine=engine)
 

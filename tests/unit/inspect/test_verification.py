@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import lamina as lm
 from lamina import ops
 from lamina.engines.engine import Device
 from lamina.errors import DataError, DefinitionError, ShapeError
-from lamina.graph import OPS, Op, Tensor, apply
+from lamina.graph import OPS, Op, apply
 from lamina.training import verification
 
 
@@ -23,17 +22,17 @@ def quick_engines(request):
         request.getfixturevalue("quick_verification")
 
 
-def branches() -> lm.Network:
+def branches():
     a, b = lm.Input(4), lm.Input(3)
     h = lm.Add()(lm.Tanh()(lm.Linear(5)(a)), lm.Linear(5)(b))
     return lm.Network([a, b], lm.Linear(2)(lm.concat([h, lm.Sigmoid()(h)])))
 
 
-def chain(*layers: Any) -> lm.Network:
+def chain(*layers):
     return lm.Sequential(lm.Input(4), *layers, lm.Linear(2))
 
 
-SOUND: dict[str, tuple[lm.Network, Any]] = {
+SOUND = {
     "a classifier": (chain(lm.Linear(5), lm.GELU()), lm.CrossEntropy()),
     "a regression": (chain(lm.Linear(5), lm.SiLU()), lm.MSE()),
     "dropout": (chain(lm.Linear(5), lm.Dropout(0.5)), lm.MSE()),
@@ -107,7 +106,7 @@ WRONG = Op(
 class Wrong(lm.Layer):
     """exp(scale x) with a derivative that is 1% too large."""
 
-    def forward(self, scope: lm.Scope, x: Tensor) -> Tensor:
+    def forward(self, scope, x):
         scale = scope.parameter("scale", (), lm.init.Constant(0.5))
         return apply(WRONG, x * scale)
 
@@ -124,7 +123,7 @@ def test_a_wrong_gradient_is_found_only_in_parameters_before_it():
     assert lines[-1] == "SOME CHECKS FAILED"
 
 
-def embedding() -> lm.Network:
+def embedding():
     return lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
 
 

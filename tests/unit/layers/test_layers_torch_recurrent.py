@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 from torch_comparison import Case, changed, comparison, nn, option_sets, pytorch
@@ -137,7 +136,7 @@ def _whole(own, o, x, lengths, states):
 
 def _truncated(module, o, x, lengths):
     """One iteration after the other, with `detach` after every `truncate` of them."""
-    torch, last = pytorch(), list[Any]()
+    torch, last = pytorch(), []
     for layer in range(o["layers"]):
         outputs = []
         last = []

@@ -286,7 +286,7 @@ def call_of(cls):
     ("module", "bases"),
     (optimizers, {"Optimizer", "Averaging", "PerParameter"}),
     (schedules, {"Schedule"}),
-    (clipping, set[str]()),
+    (clipping, set()),
 )
 def test_the_page_of_optimizers_shows_every_option(module, bases):
     rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines()}

@@ -35,7 +35,7 @@ def figures(monkeypatch):
     """The figures that are saved."""
     from matplotlib.figure import Figure
 
-    caught: list = []
+    caught = []
     original = Figure.savefig
 
     def savefig(self, *arguments, **options):
@@ -54,7 +54,7 @@ def path(tmp_path):
         assert file.read_bytes().startswith((PNG, b"old"))
 
 
-def texts_of(axes) -> list[str]:
+def texts_of(axes):
     return [text.get_text() for text in axes.texts if text.get_text()]
 
 

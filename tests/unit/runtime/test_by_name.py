@@ -1,7 +1,6 @@
 """Arrays that are given by the names of inputs and outputs."""
 
 import copy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,47 +22,47 @@ INPUTS = {"age": AGE, "image": IMAGE}
 TARGETS = {"box": BOX, "label": LABEL}
 BY_NAME, IN_ORDER = (INPUTS, TARGETS), ((IMAGE, AGE), (LABEL, BOX))
 LOSS = {"box": lm.MSE(), "label": lm.CrossEntropy()}
-BALANCED: dict[str, Any] = {"class_weights": "balanced"}
-HOW: dict[str, Any] = {"loss": LOSS, "optimizer": lm.SGD(0.1)}
+BALANCED = {"class_weights": "balanced"}
+HOW = {"loss": LOSS, "optimizer": lm.SGD(0.1)}
 
 
-def network() -> lm.Network:
+def network():
     image, age = lm.Input(3, 4, name="image"), lm.Input(name="age")
     joined = lm.concat([lm.Flatten()(image), lm.Reshape(1)(age)])
     outputs = {"label": lm.Linear(3)(joined), "box": lm.Linear(2)(joined)}
     return lm.Network([image, age], outputs)
 
 
-def model(engine: str = "interpreter") -> lm.Model:
+def model(engine="interpreter"):
     return lm.Model(network(), engine=engine, seed=0)
 
 
-def without_names() -> lm.Model:
+def without_names():
     return lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)), engine="interpreter")
 
 
-def fault(call: Any, *values: Any, **options: Any) -> str:
+def fault(call, *values, **options):
     return error_text(DataError, call, *values, **options)
 
 
-def rows(arrays: Any, some: slice) -> Any:
+def rows(arrays, some):
     return {name: array[some] for name, array in arrays.items()}
 
 
-def in_batches(size: int = 7) -> Any:
+def in_batches(size=7):
     for start in range(0, 20, size):
         some = slice(start, start + size)
         yield rows(INPUTS, some), rows(TARGETS, some)
 
 
-def same(first: Any, second: Any) -> None:
+def same(first, second):
     assert len(first) == len(second)
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 LISTS = {"image": IMAGE.tolist(), "age": AGE.tolist()}
-FORMS: list[tuple[Any, Any]] = [
+FORMS = [
     (BY_NAME, INPUTS),
     ((INPUTS, IN_ORDER[1]), LISTS),
     ((IN_ORDER[0], TARGETS), Dataset(*BY_NAME)),
@@ -103,7 +102,7 @@ def test_a_predictor_takes_inputs_and_writes_outputs_by_name():
 
 
 def test_training_steps_take_dicts_whatever_the_training_was_made_for():
-    losses: list[float] = []
+    losses = []
     weights = {"label": generator.random(20), "box": generator.random(20)}
     in_order = weights["label"], weights["box"]
     for data, weighted, step in (

@@ -4,21 +4,20 @@ import copy
 import linecache
 import pickle
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text, refused
 from random_arrays import normal
-from training_cases import Array, same
+from training_cases import same
 
 import lamina as lm
 from lamina import ops
-from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.runtime import compile_for_batch
 
 
-def network() -> lm.Network:
+def network():
     return lm.Sequential(lm.Input(4), lm.Linear(5), lm.Tanh(), lm.Linear(3))
 
 
@@ -27,7 +26,7 @@ def model():
     return lm.Model(network())
 
 
-def forward(p: dict[str, Array], x: Array) -> Array:
+def forward(p, x):
     return np.tanh(x @ p["1.weight"].T + p["1.bias"]) @ p["3.weight"].T + p["3.bias"]
 
 
@@ -43,7 +42,7 @@ def test_any_number_of_examples_can_be_predicted(count, model):
 
 
 def test_predictions_run_in_batches_whose_tensors_are_not_too_large(monkeypatch):
-    batches: list[int] = []
+    batches = []
 
     def recorded(graph, batch, *others, **how):
         batches.append(batch)
@@ -111,7 +110,7 @@ def test_integers_are_converted_on_the_device(dtype, model):
     assert compiled.program.buffers["input0"].dtype.name == dtype
 
 
-def predicted(inputs: Any, *shape: int) -> Any:
+def predicted(inputs, *shape):
     net = lm.Sequential(lm.Input(*shape or (4,)), lm.Flatten(), lm.Linear(2))
     return lm.Model(net).predict(inputs)
 
@@ -143,7 +142,7 @@ def test_a_missing_axis_or_another_order_is_recognised(expected, found, advice):
 
 def test_a_missing_axis_of_features_is_recognised():
     model, x = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1))), np.ones(6, "float32")
-    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
     for call in (model.predict, lambda x: model.fit((x, np.ones((6, 1), "float32")), **how)):
         assert refused(ShapeError, call, x).advice == (
             "The axis of features is missing: x[:, None] makes one feature of an array, "
@@ -237,7 +236,7 @@ TRANSPOSED = (
     "  found     [5, 3]\n"
     "  Linear weights are (outputs, inputs)."
 )
-WRONG: dict[str, tuple[dict[str, Any], type[LaminaError], str]] = {
+WRONG = {
     "an unknown name": ({"2.weight": np.zeros(3)}, DefinitionError, UNKNOWN),
     "another shape": ({"3.bias": np.zeros(4, "float32")}, ShapeError, "has another shape"),
     "a transposed weight": ({"3.weight": np.zeros((5, 3), "f4")}, ShapeError, TRANSPOSED),

@@ -4,8 +4,6 @@ import copy
 import pickle
 import re
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +101,7 @@ CALLBACKS = (
     ({"callbacks": print}, CALLBACKS),
 )
 def test_an_argument_of_the_wrong_kind_is_named(wrong, problem):
-    usual: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
+    usual = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1)}
     data = normal(8, 4), normal(8, 3)
     text = error_text(DefinitionError, lm.Model(network()).fit, data, **{**usual, **wrong})
     assert problem in text
@@ -183,7 +181,7 @@ def test_copies_during_a_training_are_made_between_two_training_steps():
     def loss(prediction, _):
         return lm.ops.sum(prediction) / 8
 
-    copies: list[Callable[[], lm.Model]] = [
+    copies = [
         lambda: copy.deepcopy(model),
         lambda: copy.deepcopy(part),
         lambda: pickle.loads(pickle.dumps(model)),
@@ -191,8 +189,8 @@ def test_copies_during_a_training_are_made_between_two_training_steps():
         lambda: copy.deepcopy((part, model))[1],
         lambda: pickle.loads(pickle.dumps((part, model)))[1],
     ]
-    ended: list[bool] = []
-    found: set[float] = set()
+    ended = []
+    found = set()
     with model.training(loss, lm.SGD(1.0), batch_size=8) as training:
 
         def train():

@@ -3,9 +3,7 @@
 import copy
 import pickle
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +18,17 @@ Array = np.ndarray
 ENGINES = ["interpreter", "cpu"]
 
 
-def full(value: float, *shape: int) -> Array:
+def full(value, *shape):
     return np.full(shape, value, "float32")
 
 
-def same(left: dict[str, Array], right: dict[str, Array]) -> bool:
+def same(left, right):
     """Whether the values, in their order, have the same bits."""
     pairs = zip(left.values(), right.values(), strict=True)
     return all(one.tobytes() == other.tobytes() for one, other in pairs)
 
 
-def coder(size: int = 6) -> tuple[lm.Network, lm.Network, lm.Network]:
+def coder(size=6):
     """An autoencoder, its encoder, and its decoder, which has states."""
     encoder = lm.Sequential(lm.Input(size), lm.Linear(5), lm.Tanh(), lm.Linear(2))
     decoder = lm.Sequential(lm.Input(2), lm.Linear(5), lm.BatchNorm(), lm.ReLU(), lm.Linear(size))
@@ -120,7 +118,7 @@ class Twice(lm.Layer):
 
     inner: lm.Layer
 
-    def forward(self, scope: lm.Scope, x: lm.Tensor) -> lm.Tensor:
+    def forward(self, scope, x):
         scale = scope.parameter("scale", (), lm.init.Constant(2.0))
         return lm.Linear(4)(lm.Tanh()(self.inner(x))) * scale
 
@@ -189,9 +187,9 @@ def test_whole_and_part_may_be_used_in_several_threads():
     whole = lm.Model(network)
     part = whole.part(decoder)
     codes, x = normal(64, 2), normal(64, 6)
-    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(1e-3), "batch_size": 64}
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(1e-3), "batch_size": 64}
     with whole.training(**how) as first, part.training(**how) as second:
-        jobs: list[Callable[[], object]] = [
+        jobs = [
             lambda: first.run((x, x), steps=200),
             lambda: second.run((codes, x), steps=200),
             lambda: [part.predict(codes) for _ in range(100)],
@@ -226,7 +224,7 @@ def test_the_whole_waits_while_a_part_is_in_use():
 # Two trainings on one graph -----------------------------------------------------------------------
 
 
-def adversaries() -> tuple[lm.Network, lm.Network, lm.Network, lm.Network]:
+def adversaries():
     """A generator, a discriminator, both chained, and the discriminator on both kinds of inputs."""
     generator = lm.Sequential(lm.Input(3), lm.Linear(8), lm.BatchNorm(), lm.ReLU(), lm.Linear(4))
     discriminator = lm.Sequential(lm.Input(4), lm.Linear(8), lm.LeakyReLU(slope=0.2), lm.Linear(1))
@@ -237,18 +235,16 @@ def adversaries() -> tuple[lm.Network, lm.Network, lm.Network, lm.Network]:
     return generator, discriminator, lm.Network(noise, discriminator(generator(noise))), both
 
 
-def fools(score: lm.Tensor, _: object) -> lm.Tensor:
+def fools(score, _):
     return lm.ops.mean(lm.ops.softplus(-score))
 
 
-def tells_apart(scores: tuple[lm.Tensor, lm.Tensor], _: object) -> lm.Tensor:
+def tells_apart(scores, _):
     made, real = scores
     return lm.ops.mean(lm.ops.softplus(made)) + lm.ops.mean(lm.ops.softplus(-real))
 
 
-def train_once(
-    model: lm.Model, network: lm.Network, loss: Any, frozen: lm.Network, *x: Array
-) -> None:
+def train_once(model, network, loss, frozen, *x):
     """One training step of gradient descent, with a part of the network frozen."""
     names = network.names_of(frozen)
     inputs = x if len(x) > 1 else x[0]

@@ -3,15 +3,13 @@
 import copy
 import threading
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text
 from random_arrays import normal
-from training_cases import Array, in_threads, network
+from training_cases import in_threads, network
 
 import lamina as lm
 from lamina.errors import (
@@ -28,7 +26,7 @@ from lamina.runtime import compile_for_batch
 @pytest.fixture
 def batches(monkeypatch):
     """The batch sizes for which predictors compile programs."""
-    found: list[int] = []
+    found = []
 
     def recorded(graph, batch, *others, **how):
         found.append(batch)
@@ -38,11 +36,11 @@ def batches(monkeypatch):
     return found
 
 
-def centred(x: lm.Tensor) -> lm.Tensor:
+def centred(x):
     return x - lm.ops.mean(x, 0, keepdims=True)
 
 
-def largest(x: lm.Tensor) -> lm.Tensor:
+def largest(x):
     """The largest element of the batch, for each example; NaN is ignored."""
     finite = lm.ops.where(lm.ops.equal(x, x), x, -1e9)
     return x * 0.0 + lm.ops.max(finite, 0, keepdims=True)
@@ -139,14 +137,14 @@ def test_inputs_keep_their_memory_after_the_call():
     np.testing.assert_array_equal(predict(held), first)
 
 
-def pair_of_networks() -> lm.Network:
+def pair_of_networks():
     """Two inputs, which the program has in another order, and two outputs."""
     a, b = lm.Input(3), lm.Input(2)
     hidden = lm.Linear(2)(b)
     return lm.Network([a, b], [lm.Linear(4)(lm.concat([hidden, a])), lm.Tanh()(hidden)])
 
 
-def allocated(call: Callable[[], Any]) -> tuple[int, int]:
+def allocated(call):
     """The bytes that 100 calls have left, and the largest number meanwhile."""
     call()
     tracemalloc.start()
@@ -202,7 +200,7 @@ def test_threads_with_their_own_predictors_see_whole_sets_of_parameters():
     model = lm.Model(lm.Sequential(lm.Input(400), lm.Linear(400), lm.Linear(400), lm.Linear(1)))
     x, done = np.ones((1, 400), "float32"), threading.Event()
     sets = [{name: np.full_like(v, k) for name, v in model.parameters().items()} for k in (0, 1)]
-    expected: list[Array] = []
+    expected = []
     for values in sets:
         model.set_parameters(values)
         expected.append(model.predict(x))

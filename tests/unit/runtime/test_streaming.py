@@ -1,9 +1,7 @@
 """Data sets that do not fit into the memory of a device."""
 
 import gc
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +17,6 @@ from lamina.engines.discovery import open_engine
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.errors import DataError
 from lamina.runtime import streaming
-from lamina.training.history import History
-
-Call = Callable[..., Any]
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def chunks(monkeypatch):
 @pytest.fixture
 def calls(driver, monkeypatch):
     """The calls of both queues."""
-    found: list[str] = []
+    found = []
     queues = {"": driver.queue, "upload ": driver.upload_queue}
     for name in ("send", "finish", "write", "read", "run"):
         function = getattr(type(driver.queue), name)
@@ -64,7 +59,7 @@ def calls(driver, monkeypatch):
     return found
 
 
-def trained(engine: str, **how: Any) -> tuple[dict[str, Any], History]:
+def trained(engine, **how):
     return stream_cases.trained(TRAIN, engine, validation=TEST, **how)
 
 
@@ -81,12 +76,12 @@ def test_a_streamed_data_set_gives_the_same_bits(opencl_name, chunks, count, how
     assert same(streamed, resident)
 
 
-def run_stream(engine: str, count: int, calls: list[str]) -> list[list[str]]:
+def run_stream(engine, count, calls):
     """The calls of two epochs of so many batches."""
     model = lm.Model(network(), engine=engine, seed=3)
     examples = data(count * BATCH)
     rows = np.arange(count * BATCH, dtype=np.int64).reshape(-1, BATCH)
-    found: list[list[str]] = []
+    found = []
     with (
         model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH, data=examples) as training,
         training.uploaded(examples) as stream,
@@ -114,8 +109,8 @@ def test_every_chunk_is_uploaded_once_while_the_device_works(opencl_name, chunks
 def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
     opencl_name, driver, chunks, monkeypatch
 ):
-    sent: list[Any] = []
-    waited: list[Any] = []
+    sent = []
+    waited = []
     kind = type(driver.queue)
     send, wait_for = kind.send, kind.wait_for
 
@@ -147,7 +142,7 @@ def test_a_data_set_that_takes_most_of_the_memory_is_streamed(opencl_name, drive
 
     def run():
         model = lm.Model(lm.Sequential(lm.Input(250), *layers), engine=opencl_name, seed=3)
-        most: list[int] = []
+        most = []
 
         def note(_):
             most.append(driver.allocated.bytes)
@@ -199,7 +194,7 @@ def test_memory_for_two_chunks_that_is_missing_is_an_error(
     model = lm.Model(network(), engine=opencl_name)
     gc.collect()
     before = driver.allocated.bytes
-    allocated: list[int] = []
+    allocated = []
 
     def limited(size, own=driver.host_array):
         allocated.append(size)
@@ -238,7 +233,7 @@ def sharing(driver):
         pytest.skip(f"{driver.record.description} has memory of its own")
 
 
-def aligned(array: Any, offset: int = 0) -> Any:
+def aligned(array, offset=0):
     """The same array, so many bytes after an address that is divisible by 64."""
     block = np.zeros(array.nbytes + 128, "uint8")
     start = -block.ctypes.data % 64 + offset
@@ -251,7 +246,7 @@ def aligned(array: Any, offset: int = 0) -> Any:
 def test_a_device_that_shares_the_memory_of_the_computer_copies_no_data_set(
     opencl_name, driver, monkeypatch
 ):
-    written: list[int] = []
+    written = []
     write = type(driver.queue).write
 
     def counted(queue, buffer, array):
