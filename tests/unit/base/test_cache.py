@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from fresh_python import printed, run_python
+from fresh_python import printed
 
 import lamina as lm
 from lamina.base import cache
@@ -215,28 +215,6 @@ def test_without_a_home_there_is_no_cache_and_one_warning(variables, tmp_path, m
         "LAMINA_CACHE names another folder; LAMINA_CACHE=off turns the cache off."
     )
     assert not lacking.exists()
-
-
-@pytest.mark.sampled
-@posix
-def test_a_process_of_an_unknown_user_predicts_without_a_cache_and_warns_once():
-    """As containers do that run under any number: neither a name nor a home folder."""
-    script = """
-import os, pwd, sys
-def unknown(_):
-    raise KeyError
-pwd.getpwuid = unknown
-import numpy as np, lamina as lm
-model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(3)))
-for size in (1, 2, 3):
-    model.predict(np.zeros((size, 2), "float32"))
-"""
-    gone = ("HOME", "LAMINA_CACHE", "XDG_CACHE_HOME")
-    environment = {name: value for name, value in os.environ.items() if name not in gone}
-    found = run_python("-W", "error", "-c", script, environment=environment)
-    assert (found.returncode, found.stdout) == (0, "")
-    assert found.stderr.count("there is no home folder") == 1
-    assert len(found.stderr.splitlines()) == 1
 
 
 def test_the_entries_used_longest_ago_are_removed_first(cache_folder, monkeypatch):

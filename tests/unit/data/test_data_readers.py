@@ -14,7 +14,6 @@ import pytest
 from error_texts import error_text, refused
 from files_cases import damaged
 from frame_cases import table
-from fresh_python import printed
 
 import lamina as lm
 from lamina.data import load, mnist, read_idx
@@ -343,18 +342,6 @@ def test_digits_have_the_known_counts_and_values():
     notice = (folder / "NOTICE").read_text(encoding="utf-8")
     assert "CC BY 4.0" in notice
     assert "E. Alpaydin, C. Kaynak" in notice
-
-
-def test_digits_equal_those_of_scikit_learn():
-    datasets = pytest.importorskip("sklearn.datasets", reason="compares with scikit-learn's copy")
-    source, data = datasets.load_digits(), lm.data.digits()
-    assert np.array_equal(data.inputs[:, 0], source.images)
-    assert np.array_equal(data.targets, source.target)
-
-
-def test_importing_data_loads_no_optional_package():
-    code = "import sys, lamina.data; print({'h5py', 'PIL', 'sklearn'} & set(sys.modules))"
-    assert printed(code) == "set()\n"
 
 
 def damage_and_load(folder, content, name, trials):

@@ -293,9 +293,6 @@ def test_a_hostile_header_is_refused_without_much_memory(name, tmp_path):
 
 
 # JSON that is not what was written ----------------------------------------------------------------
-
-
-Keys = tuple[str | int, ...]
 FRAME = {"size": [1.0, 2.0, 4.0], "town": ["a", "b", "a"], "y": ["u", "v", "u"]}
 FIT = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 2}
 

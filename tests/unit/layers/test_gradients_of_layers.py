@@ -275,20 +275,6 @@ def test_micro_batches_and_recomputed_layers_change_nothing():
     assert trained(with_slopes(body(again, lm.Linear(1)))) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.sampled
-def test_a_network_with_slopes_is_saved_planned_and_verified(tmp_path):
-    network = with_slopes(body())
-    model = lm.Model(network, seed=0)
-    model.save(tmp_path / "slopes.safetensors")
-    loaded = lm.load(tmp_path / "slopes.safetensors")
-    for one, other in zip(loaded.predict(X), model.predict(X), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert "5:Gradient" in str(loaded.network)
-    bill = network.plan(12, lm.ByOutput({"output0": lm.MSE()}), lm.SGD(0.1))
-    assert bill.parameter_bytes == 4 * network.parameter_count()
-    assert lm.verify(network, {"output2": lm.MSE()}).passed
-
-
 def test_compiled_functions_take_gradients_through_layers_without_parameters():
     x = lm.Input(3)
     (slope,) = lm.gradients(ops.sum(lm.Rescale(2.0)(lm.Tanh()(x))), [x])

@@ -127,24 +127,6 @@ def test_options_of_blocks_reach_their_attention():
     assert not np.allclose(model.predict(arrays), other.predict(arrays), atol=1e-4)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    "layer",
-    [lm.MultiHeadAttention(2, dropout=0.4), lm.TransformerEncoderBlock(2, hidden=16, dropout=0.4)],
-    ids=repr,
-)
-def test_dropout_acts_in_training_mode_only(layer):
-    model = model_of(layer, (5, 8))
-    x = normal(64, 5, 8)
-    np.testing.assert_array_equal(model.predict(x), model.predict(x))
-    target = model.predict(x)
-    assert model.evaluate((x, target), loss=lm.MSE())["loss"] == 0
-    with model.training(loss=lm.MSE(), optimizer=lm.SGD(1e-9), batch_size=64) as training:
-        losses = [float(training.step(x, target)) for _ in range(3)]
-    assert len(set(losses)) == 3
-    assert min(losses) > 1e-4
-
-
 def test_dropped_weights_keep_their_mean():
     """With values of one the outputs are means of the weights' random factors, about one."""
     layer = lm.MultiHeadAttention(1, features=1, dropout=0.5, bias=False)

@@ -50,21 +50,6 @@ def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation():
     assert found["rectified"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_distance_of_triplets_is_a_layer():
-    inputs = [lm.Input(3) for _ in range(3)]
-    body = network()
-    triplets = lm.Network(inputs, [body(x) for x in inputs])
-    arrays = tuple(normal(16, 3, seed=seed) for seed in range(3))
-
-    def fitted(loss):
-        how = {"optimizer": lm.SGD(0.1), "epochs": 3, "batch_size": 8, "progress": False}
-        return lm.Model(triplets, seed=0).fit(lm.data.Dataset(arrays), loss=loss, **how)["loss"]
-
-    found = fitted(lm.TripletWithDistance(lm.PairwiseDistance()))
-    assert found == pytest.approx(fitted(lm.Triplet()), rel=1e-6)
-    assert found[-1] < found[0]
-
-
 def test_layers_are_applied_to_parameters_and_gradients():
     def regularized(function):
         return losses_of(network(weight_regularizer=lambda w: 0.01 * ops.sum(function(w))))
@@ -105,24 +90,3 @@ def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluati
     found = losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
     assert len(set(found)) == 3
     assert found == losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
-
-
-def test_a_layer_with_parameters_belongs_into_the_network():
-    # What the error advises: here a fixed network compares predictions and targets.
-    judge = lm.Sequential(lm.Input(2), lm.Linear(3))
-    x, t = lm.Input(3), lm.Input(2)
-    compared = lm.Network([x, t], [judge(network()(x)), judge(t)])
-
-    def loss(outputs, _):
-        return ops.mean((outputs[0] - outputs[1]) ** 2)
-
-    model = lm.Model(compared, seed=0)
-    history = model.fit(
-        lm.data.Dataset((X, Y)),
-        loss=loss,
-        optimizer=lm.SGD(0.1),
-        epochs=3,
-        frozen=compared.names_of(judge),
-        progress=False,
-    )
-    assert history["loss"][-1] < history["loss"][0]

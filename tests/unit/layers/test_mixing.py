@@ -191,13 +191,3 @@ def test_a_loss_without_targets_is_as_it_was():
     x = normal64(6, 4)
     found = loss_of(lm.Sequential(lm.Input(4), lm.Mixup()), Size(), {"input0": x})
     np.testing.assert_allclose(found, (run(lm.Mixup(), x, training=True) ** 2).mean())
-
-
-def test_micro_batches_mix_within_themselves():
-    x = np.random.default_rng(0).random((8, 4)).astype("float32")
-    y = np.arange(8) % 3
-    model = lm.Model(lm.Sequential(lm.Input(4), lm.Mixup(), lm.Linear(3)), seed=0)
-    history = model.fit(
-        (x, y), loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), batch_size=8, micro_batch=4, epochs=2
-    )
-    assert np.isfinite(history["loss"]).all()

@@ -1,8 +1,5 @@
 """A loss and metrics for each output of a network, by name or in order."""
 
-import copy
-import pickle
-
 import numpy as np
 
 import lamina as lm
@@ -118,26 +115,3 @@ def test_weights_are_of_all_losses_or_of_each():
         np.testing.assert_allclose(
             list(found.values()), [box + label, box, label, right], rtol=1e-5
         )
-
-
-def test_names_of_layers_inputs_and_outputs_are_saved_copied_and_pickled(tmp_path):
-    x = lm.Input(3, name="x")
-    layers = lm.Linear(2, name="boxes"), lm.Linear(4, name="head")
-    outputs = {"boxes": layers[0](x), "classes": layers[1](x)}
-    own = lm.Model(lm.Network(x, outputs, name="both"), engine="interpreter")
-    path = tmp_path / "both.safetensors"
-    own.save(path)
-    loaded = lm.load(path, engine="interpreter")
-    pickled = pickle.loads(pickle.dumps(own.network))
-    for net in (loaded.network, copy.deepcopy(own.network), pickled):
-        assert (net.name, net.output_names) == ("both", ("boxes", "classes"))
-    assert loaded.parameters().keys() == {"boxes.weight", "boxes.bias", "head.weight", "head.bias"}
-    found = loaded.evaluate(DATA, {"classes": lm.CrossEntropy(), "boxes": lm.MSE()})
-    assert found == own.evaluate(DATA, {"classes": lm.CrossEntropy(), "boxes": lm.MSE()})
-
-
-def test_a_plan_a_profile_and_a_verification_take_losses_by_output():
-    net, step = network(), {"loss": BOTH, "optimizer": lm.SGD(0.1)}
-    assert net.plan(4, **step).peak_bytes > 0
-    assert model().explain(4, **step).costs
-    assert lm.verify(net, BOTH).passed

@@ -298,9 +298,6 @@ def test_the_page_of_optimizers_shows_every_option(module, bases):
     assert not wanted - rows
 
 
-Array = np.ndarray
-
-
 def trainer(model, optimizer):
     return model.training(lm.CrossEntropy(), optimizer, 8)
 

@@ -30,7 +30,7 @@ def network():
     image, age = lm.Input(3, 4, name="image"), lm.Input(name="age")
     joined = lm.concat([lm.Flatten()(image), lm.Reshape(1)(age)])
     outputs = {"label": lm.Linear(3)(joined), "box": lm.Linear(2)(joined)}
-    return lm.Network([image, age], outputs)
+    return lm.Network([image, age], outputs, name="both")
 
 
 def model(engine="interpreter"):
@@ -140,6 +140,8 @@ def test_a_saved_model_and_a_copy_keep_the_names_which_may_be_input(tmp_path):
     own.save(tmp_path / "model")
     for again in (lm.load(tmp_path / "model", engine="interpreter"), copy.deepcopy(own)):
         assert again.network.input_names == ("image", "age")
+        assert again.network.output_names == ("label", "box")
+        assert again.network.name == "both"
         same(again.predict(INPUTS), own.predict(INPUTS))
     net = lm.Sequential(lm.Input(2, name="input"), lm.Linear(2))
     assert net.input_names == ("input",)

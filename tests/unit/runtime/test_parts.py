@@ -1,4 +1,4 @@
-"""Models of several networks on the same parameters, and two that are trained alternately."""
+"""Models of several networks on the same parameters."""
 
 import copy
 import pickle
@@ -9,23 +9,16 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from random_arrays import normal
-from training_cases import in_threads
+from training_cases import same
 
 import lamina as lm
 from lamina.errors import DefinitionError, ShapeError
 
-Array = np.ndarray
 ENGINES = ["interpreter", "cpu"]
 
 
 def full(value, *shape):
     return np.full(shape, value, "float32")
-
-
-def same(left, right):
-    """Whether the values, in their order, have the same bits."""
-    pairs = zip(left.values(), right.values(), strict=True)
-    return all(one.tobytes() == other.tobytes() for one, other in pairs)
 
 
 def coder(size=6):
@@ -37,9 +30,6 @@ def coder(size=6):
 
 
 DECODER_NAMES = ["4.weight", "4.bias", "5.weight", "5.bias", "7.weight", "7.bias"]
-
-
-# Sharing ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -170,35 +160,7 @@ def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not():
     assert (whole.parameters()["1.bias"] != 4).any()
 
 
-@pytest.mark.sampled
-def test_profiling_a_part_leaves_the_whole_as_it_is():
-    network, encoder, _ = coder()
-    whole = lm.Model(network)
-    before = whole.parameters()
-    whole.part(encoder).profile(4, lm.MSE(), lm.SGD(1.0), seconds=0.01)
-    assert same(whole.parameters(), before)
-
-
 # The lock of a model ------------------------------------------------------------------------------
-
-
-def test_whole_and_part_may_be_used_in_several_threads():
-    network, _, decoder = coder()
-    whole = lm.Model(network)
-    part = whole.part(decoder)
-    codes, x = normal(64, 2), normal(64, 6)
-    how = {"loss": lm.MSE(), "optimizer": lm.SGD(1e-3), "batch_size": 64}
-    with whole.training(**how) as first, part.training(**how) as second:
-        jobs = [
-            lambda: first.run((x, x), steps=200),
-            lambda: second.run((codes, x), steps=200),
-            lambda: [part.predict(codes) for _ in range(100)],
-            lambda: [whole.set_parameters({"7.bias": full(0, 6)}) for _ in range(100)],
-        ]
-        in_threads(lambda number: jobs[number]())
-        assert (first.steps_done, second.steps_done) == (200, 200)
-    values = whole.parameters().values()
-    assert all(np.isfinite(value).all() for value in values)
 
 
 def test_the_whole_waits_while_a_part_is_in_use():
@@ -219,67 +181,6 @@ def test_the_whole_waits_while_a_part_is_in_use():
         assert not answered.wait(0.05)
     thread.join()
     assert answered.is_set()
-
-
-# Two trainings on one graph -----------------------------------------------------------------------
-
-
-def adversaries():
-    """A generator, a discriminator, both chained, and the discriminator on both kinds of inputs."""
-    generator = lm.Sequential(lm.Input(3), lm.Linear(8), lm.BatchNorm(), lm.ReLU(), lm.Linear(4))
-    discriminator = lm.Sequential(lm.Input(4), lm.Linear(8), lm.LeakyReLU(slope=0.2), lm.Linear(1))
-    noise, real = lm.Input(3), lm.Input(4)
-    made = discriminator(generator(noise))
-    both = lm.Network([noise, real], [made, discriminator(real)])
-    noise = lm.Input(3)
-    return generator, discriminator, lm.Network(noise, discriminator(generator(noise))), both
-
-
-def fools(score, _):
-    return lm.ops.mean(lm.ops.softplus(-score))
-
-
-def tells_apart(scores, _):
-    made, real = scores
-    return lm.ops.mean(lm.ops.softplus(made)) + lm.ops.mean(lm.ops.softplus(-real))
-
-
-def train_once(model, network, loss, frozen, *x):
-    """One training step of gradient descent, with a part of the network frozen."""
-    names = network.names_of(frozen)
-    inputs = x if len(x) > 1 else x[0]
-    data = lm.data.Dataset(inputs)
-    with model.training(loss, lm.SGD(0.5), 8, frozen=names, data=data) as training:
-        training.step(inputs)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_two_alternating_trainings_equal_those_of_two_copied_models(engine):
-    generator, discriminator, fooling, both = adversaries()
-    whole = lm.Model(both, engine=engine)
-    fooler = whole.part(fooling)
-    # The same with two separate models; parameters are copied between them.
-    others = lm.Model(both, engine=engine), lm.Model(fooling, engine=engine)
-    assert same(others[0].parameters(), whole.parameters())
-    names = both.names_of(fooling)
-    for number in range(3):
-        noise, real = normal(8, 3, seed=number), normal(8, 4, seed=9 + number)
-        for one in (whole, others[0]):
-            train_once(one, both, tells_apart, generator, noise, real)
-        states = others[0].states()
-        given = [others[0].parameters()[name] for name in names]
-        values = dict(zip(others[1].parameters(), given, strict=True))
-        others[1].set_parameters(
-            values | dict(zip(others[1].states(), states.values(), strict=True))
-        )
-        for one in (fooler, others[1]):
-            train_once(one, fooling, fools, discriminator, noise)
-        learned = dict(zip(names, others[1].parameters().values(), strict=True))
-        others[0].set_parameters(
-            learned | dict(zip(states, others[1].states().values(), strict=True))
-        )
-    assert same(others[0].parameters(), whole.parameters())
-    assert same(others[0].states(), whole.states())
 
 
 # Names and errors ---------------------------------------------------------------------------------
