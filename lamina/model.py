@@ -74,15 +74,15 @@ class Model(Named):
         network: the definition.
         engine: `"cpu"`, `"interpreter"`, or `"opencl"`, also followed by the number of a device or
             a part of its name: `"opencl:1"`; `lamina.devices()` lists all.
-        seed: of the initial parameters and of training; the same seed gives the same model on
-            every engine.
+        seed: the seed of the initial parameters and of training; the same seed gives the same model
+            on every engine.
         dtype: `"float32"`, `"float64"`, `"bfloat16"`, `"float16"`, or `"mixed"`: parameters in
             float32, activations and operands of products in bfloat16 or float16, the one with which
             the device computes. `"mixed-bfloat16"` and `"mixed-float16"` choose one of them, on any
             device. See docs/precision.md.
-        precision: of products of float32: `"float32"`, or `"tf32"`: devices that multiply TF32
-            round the operands of matrix products, convolutions and attention to 11 bits, and add up
-            the products in float32. On other devices it changes nothing.
+        precision: the precision of products of float32: `"float32"`, or `"tf32"`: devices that
+            multiply TF32 round the operands of matrix products, convolutions and attention to 11
+            bits, and add up the products in float32. On other devices it changes nothing.
 
     Raises:
         EngineError: for an engine that does not exist or cannot be used, or for `"mixed"` if it
@@ -127,8 +127,8 @@ class Model(Named):
         other, each with its own optimizer.
 
         Args:
-            network: its layers with parameters are layers of this model's network, the same
-                objects.
+            network: a network whose layers with parameters are layers of this model's network, the
+                same objects.
 
         Raises:
             DefinitionError: if it has a layer that this model does not have.
@@ -174,7 +174,7 @@ class Model(Named):
     def predict(self, inputs: Any, *others: Never, **options: Never) -> Any:
         """The outputs for any number of examples, computed in batches.
 
-        Each new number of examples in a batch compiles a program, of which the last sixteen are
+        Each new number of examples in a batch compiles a program; the last sixteen programs are
         kept. For calls with changing numbers, `predictor` has one program and pads.
 
         Args:
@@ -274,22 +274,22 @@ class Model(Named):
         Args:
             loss: a loss, or any function of (prediction, target) tensors; for a network with
                 several outputs a dict of losses by their names, or a list (`lm.ByOutput`).
-            optimizer: updates the parameters from their gradients.
+            optimizer: the optimizer that updates the parameters from their gradients.
             batch_size: the largest number of examples of a training step.
-            metrics: measured by `fit`: a list of metrics, or of functions of (prediction, target)
-                tensors; a dict of them by the names of the network's outputs.
+            metrics: the metrics that `fit` measures: a list of metrics, or of functions of
+                (prediction, target) tensors; a dict of them by the names of the network's outputs.
             clip: `lm.ClipGlobalNorm(1.0)` and the like.
             frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
                 They keep their values, their gradients are not computed, and they have no state
                 in the optimizer. `network.names_of(part)` gives the names in a sub-network.
-            class_weights: of the classes in the loss of training: one for each class, a dict by
+            class_weights: weights of classes in the training loss: one for each class, a dict by
                 class numbers (others have 1), or `"balanced"`, so that all classes count equally.
                 They multiply the weights of the examples; metrics and validation do not use them.
-            seed: of dropout and other random layers; the model's own by default.
+            seed: the seed of dropout and other random layers; the model's own by default.
             data: a sample of the data, needed if its dtypes are not the default ones: uint8
                 images, for example, or soft targets; if the examples have weights; and for
                 `class_weights="balanced"`, all of it.
-            micro_batch: divide each batch into micro-batches of so many examples, which are
+            micro_batch: the size of the micro-batches into which each batch is divided, which are
                 computed one after the other: a large batch in the memory of a small one. Their
                 gradients are added up, and the parameters change once. See docs/memory.md.
 
@@ -348,25 +348,25 @@ class Model(Named):
                 tuples, or dicts by the names of inputs and outputs: `({"image": a, "age": b}, y)`.
                 Or streams: generator functions, data loaders, lists of batches (see
                 `lm.data.Stream` and docs/data.md).
-            loss, optimizer, metrics, clip, frozen, class_weights: as in `training`.
-            epochs: the number of epochs in total, including those of a resumed checkpoint.
+            loss, optimizer, metrics, clip, frozen, class_weights: the arguments of `training`.
+            epochs: the number of epochs in total, including the epochs of a resumed checkpoint.
             batch_size: examples in a training step; the last batch of an epoch may be smaller.
-            seed: of the order of the examples and of random layers; the model's own by default.
-            drop_last: omit a smaller last batch of each epoch.
-            micro_batch: divide each batch, as in `training`.
-            progress: show a progress bar; by default on terminals only.
-            shuffle: whether each epoch has another order; otherwise that of the data or the source.
+            seed: the seed of the examples' order and of random layers; the model's own by default.
+            drop_last: whether to omit a smaller last batch of each epoch.
+            micro_batch: the size of micro-batches, as in `training`.
+            progress: whether to show a progress bar; by default on terminals only.
+            shuffle: whether each epoch has another order; otherwise the data or source decides.
             record: further measures: `"rate"`, the learning rate at the begin of each epoch, and
                 `"gradient_norm"`, the mean norm of all gradients together, before clipping.
             callbacks: objects of `lm.callbacks`, and functions that are called with the history
                 after each epoch; a function that returns True ends the fit.
             checkpoint: a file that is written after each epoch; if it does not exist yet, also
                 before the first training step.
-            checkpoint_steps: write it within an epoch too, after about so many training steps.
-            resume: continue from that file if it exists: the result is the same, bit by bit, as
-                without the interruption. A fit that ended in its first epoch begins again with its
-                initial parameters.
-            on_interrupt: what Ctrl-C does once the fit has ended: `"return"` or `"raise"`.
+            checkpoint_steps: the rough number of training steps between writings within an epoch.
+            resume: whether to continue from that file if it exists: the result is the same, bit by
+                bit, as without the interruption. A fit that ended in its first epoch begins again
+                with its initial parameters.
+            on_interrupt: the effect of Ctrl-C once the fit has ended: `"return"` or `"raise"`.
 
         Returns:
             Loss and metrics of every epoch, and the averages that an optimizer such as `lm.EMA`
@@ -426,8 +426,7 @@ class Model(Named):
 
         Args:
             batch_size: the number of examples.
-            loss, optimizer, clip, frozen: of the training step; without them the program is that
-                of a forward pass.
+            loss, optimizer, clip, frozen: parts of the training step; without them a forward pass.
 
         Example:
             >>> model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
@@ -460,8 +459,7 @@ class Model(Named):
 
         Args:
             batch_size: the number of examples.
-            loss, optimizer, clip, frozen: of the training step; without them the program is that
-                of a forward pass.
+            loss, optimizer, clip, frozen: parts of the training step; without them a forward pass.
 
         Raises:
             EngineError: if the engine does not tune: only the opencl and cuda engines do.
@@ -487,10 +485,9 @@ class Model(Named):
 
         Args:
             batch_size: the number of examples.
-            loss, optimizer, clip, frozen: of the training step; without them the program is that
-                of a forward pass.
+            loss, optimizer, clip, frozen: parts of the training step; without them a forward pass.
             data: examples to run on, at least a batch; random ones by default.
-            seconds: about how long to run the program untimed, and again with timers.
+            seconds: the approximate time to run the program untimed, and again with timers.
 
         Raises:
             DataError: if random examples cannot be made, because an input takes integers.
@@ -521,7 +518,7 @@ class Model(Named):
         """Replaces parameters or states; existing trainings continue with the new values.
 
         Args:
-            values: by name arrays, or values that NumPy converts, such as PyTorch's tensors.
+            values: arrays by name, or values that NumPy converts, such as PyTorch's tensors.
 
         Raises:
             DefinitionError, ShapeError, DTypeError: before anything is changed.
@@ -581,10 +578,10 @@ def load(
 
     Args:
         path: a file written by `Model.save`, or a checkpoint of `Model.fit`.
-        engine: of the model, as in `Model`.
+        engine: the engine of the model, as in `Model`.
         dtype: the precision of the model, as in `Model`: parameters and states are rounded to it.
-            By default it is that of the file.
-        precision: of products of float32, as in `Model`; by default that of the file.
+            By default it is the precision in the file.
+        precision: the precision of products, as in `Model`; by default the file's precision.
         layers: the classes of your own layers, initializers and regularizers, if the network
             contains any.
 
@@ -632,13 +629,13 @@ def from_torch(
     Args:
         network: the definition.
         state_dict: PyTorch's `module.state_dict()`, or any mapping from names to arrays.
-        engine, dtype, precision: as in `Model`.
+        engine, dtype, precision: the arguments of `Model`.
         names: the modules of some layers, by the names of the layers here: `{"3": "features.3"}`;
             or the arrays of some parameters, `{"pos.weight": "pos"}`, such as those that are an
             `nn.Parameter` alone.
         skip: patterns of names of parameters that keep their initial values, and of arrays that
             are not needed: `["fc.*"]`.
-        seed: of the parameters that keep their initial values.
+        seed: the seed of the parameters that keep their initial values.
         show: whether to print which parameter takes which array.
 
     Raises:

@@ -45,8 +45,8 @@ class Network(Named):
         inputs: tensors from `lamina.Input`, in the order of the data.
         outputs: tensors computed from them; one or several, or a dict of several by name, in this
             order. Losses and metrics of single outputs are given by these names.
-        name: if another network applies this one, the names of its layers begin with this name
-            there: `"encoder.1.weight"`.
+        name: the prefix of the names of its layers in a network that applies it, as in
+            `"encoder.1.weight"`.
 
     Raises:
         DefinitionError: if an output depends on an input that is not listed, or on no input; if
@@ -327,15 +327,16 @@ class Network(Named):
 
         Args:
             batch_size: the number of examples.
-            loss, optimizer: of the training step; without them the bill is for a forward pass.
-            dtype, precision: as in `Model`; which numbers are rounded may depend on the device.
+            loss, optimizer: parts of the training step; without them the bill is for a forward
+                pass.
+            dtype, precision: arguments of `Model`; the rounded numbers may depend on the device.
             clip, frozen, micro_batch: gradient clipping, patterns of parameters that are not
                 trained, and the size of micro-batches, as in `Model.training`.
-            data: a data set, a stream, or a pair of arrays, whose bytes stand in the bill. On the
-                cpu engine they are those of the caller's arrays, which are read where they are; a
-                device has a copy, or buffers if the data does not fit. The program is planned for
-                the dtypes and weights of a data set. A stream is not read: its program is planned
-                for the dtypes that network and loss expect, and without weights.
+            data: a data set, a stream, or a pair of arrays, whose bytes stand in the bill. The cpu
+                engine reads the caller's arrays where they are; a device has a copy, or buffers if
+                the data does not fit. The program is planned for the dtypes and weights of a data
+                set. A stream is not read: its program is planned for the dtypes that network and
+                loss expect, and without weights.
             engine: the engine for which the program is compiled.
 
         Raises:
@@ -372,7 +373,7 @@ class Network(Named):
 
         Args:
             memory: bytes, or text such as `"2 GiB"`; by default what the engine's device has left.
-            loss, optimizer, dtype, precision, clip, frozen, engine: as in `plan`.
+            loss, optimizer, dtype, precision, clip, frozen, engine: the arguments of `plan`.
             data: a data set or a pair of arrays, for whose dtypes and weights the programs are
                 planned. Its own bytes do not count.
 
@@ -444,8 +445,8 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
     """A network whose layers follow one another.
 
     Args:
-        layers: first a `lamina.Input`, then layers, or networks with one input and one output.
-        name: as in `Network`.
+        layers: a `lamina.Input`, then layers, or networks with one input and one output.
+        name: the name, as in `Network`.
 
     Raises:
         ShapeError: at the first layer that does not fit, naming it and the line that made it.

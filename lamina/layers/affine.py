@@ -82,7 +82,7 @@ class RandomRotation(Layer):
     Args:
         degrees: the greatest angle, in both directions: 0, or 1 and more. Keras' `factor` is
             a share of a circle instead, and 360 * factor are the degrees.
-        mode, padding: as for `RandomAffine`.
+        mode, padding: the arguments of `RandomAffine`.
 
     Example:
         >>> y = lm.RandomRotation(15)(lm.Input(1, 28, 28))

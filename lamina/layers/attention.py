@@ -245,7 +245,7 @@ class TransformerDecoderBlock(_Block):
     Args:
         heads: the number of heads of both attentions; it divides the features.
         causal: whether position i of the first sequence attends only to its positions 0 to i.
-        others: as in `TransformerEncoderBlock`.
+        others: the arguments of `TransformerEncoderBlock`.
 
     Example:
         >>> lm.TransformerDecoderBlock(4, hidden=256)(lm.Input(12, 64), lm.Input(20, 32)).shape

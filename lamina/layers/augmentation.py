@@ -63,7 +63,7 @@ class RandomFlip(Layer):
     Takes any dtype [batch, ...]. As `RandomHorizontalFlip` and `RandomVerticalFlip` of torchvision.
 
     Args:
-        axis: -1 exchanges left and right, -2 above and below.
+        axis: an axis of the example: -1 exchanges left and right, -2 above and below.
         probability: the probability of an example to be reversed.
 
     Example:

@@ -250,12 +250,12 @@ class ConvTranspose2d(_TransposedConvolution):
     Deconvolutional networks (CVPR 2010).
 
     Args:
-        channels, window, dilation, groups, bias: as in `Conv2d`.
+        channels, window, dilation, groups, bias: the arguments of `Conv2d`.
         stride: the distance between windows in the result.
         padding: widths cropped from the result, a number, one for each axis, or a pair.
         output_padding: the number of elements added at the end of the result, less than the stride
             or the dilation.
-        weight_init, bias_init, weight_regularizer, bias_regularizer: as in `Conv2d`.
+        weight_init, bias_init, weight_regularizer, bias_regularizer: the arguments of `Conv2d`.
 
     Example:
         >>> lm.ConvTranspose2d(16, 4, stride=2, padding=1)(lm.Input(32, 7, 7)).shape

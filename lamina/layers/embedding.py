@@ -118,7 +118,7 @@ class EmbeddingBag(_OfTable):
     Args:
         mode: `"mean"`, `"sum"` or `"max"`.
         padding: an index that does not count; otherwise as in `Embedding`.
-        count, features, max_norm, weight_init, weight_regularizer: as in `Embedding`.
+        count, features, max_norm, weight_init, weight_regularizer: the arguments of `Embedding`.
 
     Example:
         >>> lm.EmbeddingBag(1000, 32)(lm.Input(12, dtype="int64")).shape
@@ -246,8 +246,8 @@ class LearnedPositions(Layer):
     Takes f32 or f64 [batch, ..., length, features]. Its parameter is `weight`, (length, features).
 
     Args:
-        weight_init: by default N(0, 0.02^2), as in Radford, Narasimhan, Salimans, Sutskever:
-            Improving language understanding by generative pre-training (2018).
+        weight_init: first values; by default N(0, 0.02^2), as in Radford, Narasimhan, Salimans,
+            Sutskever: Improving language understanding by generative pre-training (2018).
         weight_regularizer: a function of the weight that is added to the loss, such as `lm.L2`.
 
     Example:

@@ -53,7 +53,7 @@ def concat(tensors: Tensors, axis: Count = 1) -> Tensor:
     """Joins tensors end to end along one axis: `Concat(axis=axis)` applied to them.
 
     Args:
-        tensors: two or more, equal in dtype and in all other axes.
+        tensors: two or more tensors, equal in dtype and in all other axes.
         axis: the axis of the tensors with their batch, from 1.
 
     Raises:

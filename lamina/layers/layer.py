@@ -106,7 +106,7 @@ class Layer(Sourced, ABC):
         """Builds the layer's graph.
 
         Args:
-            scope: creates parameters, states and random numbers; `scope.training` is the mode.
+            scope: the maker of parameters, states and random numbers; `scope.training` is the mode.
             args: the tensors to which the layer is applied, batch first. A layer declares one
                 parameter for each: `def forward(self, scope, x)`.
 

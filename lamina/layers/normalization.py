@@ -130,10 +130,10 @@ class LayerNorm(Layer):
     extents of the given axes in their order.
 
     Args:
-        axes: one or several, of the tensor with its batch; the last one by default. For PyTorch's
+        axes: axes of the tensor with its batch; the last one by default. For PyTorch's
             `normalized_shape` of k dimensions use the last k axes: `LayerNorm(axes=(-2, -1))` for
             two. `LayerNorm(axes=1)` normalises the channels of an image at each pixel.
-        epsilon, affine, bias: as in `BatchNorm`.
+        epsilon, affine, bias: the arguments of `BatchNorm`.
 
     Example:
         >>> y = lm.LayerNorm()(lm.Input(12, 64))
@@ -161,7 +161,7 @@ class GroupNorm(Layer):
 
     Args:
         groups: the number of groups; it divides the number of channels.
-        epsilon, affine, bias: as in `BatchNorm`.
+        epsilon, affine, bias: the arguments of `BatchNorm`.
 
     Example:
         >>> y = lm.GroupNorm(4)(lm.Input(32, 8, 8))
@@ -239,7 +239,7 @@ class RMSNorm(Layer):
     (2019). Its parameter is `weight`, with the extents of the given axes in their order.
 
     Args:
-        axes: one or several, of the tensor with its batch, as for `LayerNorm`.
+        axes: one or several axes of the tensor with its batch, as for `LayerNorm`.
         epsilon: the summand of the mean square; None for the machine epsilon of the float type, as
             in PyTorch.
         affine: whether there is a weight.

@@ -207,7 +207,7 @@ class AvgPool2d(_AvgPool):
     et al.: Handwritten digit recognition with a back-propagation network (NIPS 1989).
 
     Args:
-        window, stride, dilation, ceil_mode: as in `MaxPool2d`.
+        window, stride, dilation, ceil_mode: the arguments of `MaxPool2d`.
         padding: zeros around, at most half of the window.
         count_padding: whether zeros of the padding count as elements.
         divisor: the divisor of the sum of each window; None: the number of its elements.
@@ -260,7 +260,7 @@ class LPPool2d(_LPPool):
     Convolutional neural networks applied to house numbers digit classification (ICPR 2012).
 
     Args:
-        window, stride, dilation, ceil_mode: as in `MaxPool2d`.
+        window, stride, dilation, ceil_mode: the arguments of `MaxPool2d`.
         padding: zeros around, at most half of the window.
         power: the exponent of the norm.
 
@@ -392,7 +392,7 @@ class AdaptiveMaxPool(_Adaptive):
     elements gets the gradient.
 
     Args:
-        size: as in `AdaptiveAvgPool`.
+        size: the size of the result, as in `AdaptiveAvgPool`.
         returns: the `"values"`, or a tuple of the values and their `"indices"`, as of `MaxPool2d`.
 
     Example:

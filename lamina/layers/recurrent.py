@@ -200,7 +200,7 @@ class RNN(ElmanUnit, _Recurrent):
             outputs and the final states of all layers.
         dropout: the probability of an element between layers to become zero, as PyTorch's.
         bias: whether biases are added.
-        truncate: stops the gradients of the states after every `truncate` iterations (truncated
+        truncate: the number of iterations after which gradients of the states stop (truncated
             backpropagation through time); None: no truncation.
         weight_init, bias_init: first values; by default uniform within 1 / sqrt(features).
         weight_regularizer: a penalty on all weights, such as `lm.L2(1e-4)`.
@@ -227,8 +227,8 @@ class LSTM(LongShortTermMemory, _Recurrent):
     Its parameters are named and shaped as PyTorch's: `weight_ih_l0` (4 features, inputs), ...
 
     Args:
-        features, layers, bidirectional, returns, dropout, bias, truncate: as in `RNN`.
-        weight_init, bias_init, weight_regularizer: as in `RNN`.
+        features, layers, bidirectional, returns, dropout, bias, truncate: the arguments of `RNN`.
+        weight_init, bias_init, weight_regularizer: the arguments of `RNN`.
         projection: the features of h, which then is the product of o tanh(c) and the weight
             `weight_hr_l0`, (projection, features); c keeps its features. After Sak, Senior,
             Beaufays (2014). None: no product.

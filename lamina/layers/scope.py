@@ -140,7 +140,7 @@ class Variable:
     """A parameter or a state of a network.
 
     Attributes:
-        name: `"1.weight"`: the number of the layer and the layer's own name for it.
+        name: a name such as `"1.weight"`: the number of the layer and the layer's own name for it.
         stream: the number of the random stream of its first value; no other variable has it.
     """
 
@@ -408,8 +408,9 @@ class Scope:
         called in `forward` as in a network gets a number instead: `"1.0.weight"`.
 
         Args:
-            name: of the inner layer. Layers of the same name share parameters. So do applications
-                of the same object, here or elsewhere in the network, under the first name.
+            name: the inner layer's name. Layers of the same name share parameters. So do
+                applications of the same object, here or elsewhere in the network, under the first
+                name.
             layer: the inner layer, or a network.
             operands: the tensors to which it is applied.
 

@@ -58,12 +58,12 @@ class Upsample(Layer):
         scale: the factor, or one for each axis after the channels; the size is the extent times
             the factor, rounded down, and positions are divided by the factor (PyTorch's
             `recompute_scale_factor=False`).
-        size: in place of `scale`, the size of the result, or one for each axis after the channels.
+        size: the size of the result, in place of `scale`, or one for each axis after the channels.
         mode: `"nearest"` takes the element at the rounded down position, `"nearest-exact"` the
             nearest one; `"linear"`, `"bilinear"` and `"trilinear"` blend the two nearest along each
             axis of a sequence, an image or a volume; `"bicubic"` blends four along each axis of an
             image (Keys 1981, a = -0.75); `"area"` gives means, as `AdaptiveAvgPool`.
-        align_corners: in the modes that blend, whether the corner elements of tensor and result
+        align_corners: whether, in the modes that blend, the corner elements of tensor and result
             coincide (True), or elements are the centres of equal intervals (False). As in PyTorch.
 
     Example:

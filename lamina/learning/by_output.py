@@ -63,9 +63,9 @@ class ByOutput(Sourced):
     and results have the loss of each output too: `"boxes_loss"`.
 
     Args:
-        losses: by the names of outputs, or in their order, with None for an output without a loss.
+        losses: losses by the names of outputs, or in order, with None for an output without a loss.
             Outputs without names are `"output0"`, `"output1"`, ...
-        factors: of the losses in the total, by name or in order; 1 by default.
+        factors: the factors of the losses in the total, by name or in order; 1 by default.
 
     Raises:
         DefinitionError: for a value that is not a loss, or a factor without a loss; when a training
@@ -217,9 +217,9 @@ class FunctionMetric(Sourced):
     Where metrics are given, a function alone means the same, and so does a loss: `[lm.MAPE()]`.
 
     Args:
-        function: takes the tensors of prediction and target, and gives a tensor: a number for each
+        function: a function of the tensors of prediction and target that gives a number for each
             example or element, [batch, ...], or one number for a batch.
-        name: of the metric; the function's `__name__` by default.
+        name: the name of the metric; the function's `__name__` by default.
 
     Example:
         >>> def largest_error(prediction, target):

@@ -50,11 +50,11 @@ class Objective:
     Attributes:
         leaves: the targets, `"target0"`.., and the weights of examples, `"weight0"`...
         loss: a single number, without penalties; the sum of the shares.
-        outputs: by name: `"loss.NAME"` for each term with a name; `"divisor.NAME"`, the sum of
-            weights by which a term's mean is divided, if that is not its number of elements;
+        outputs: tensors by name: `"loss.NAME"` for each term with a name; `"divisor.NAME"`, the sum
+            of weights by which a term's mean is divided, if that is not its number of elements;
             `"metric0.NAME"`.. for the metrics.
         kept: the outputs that have a row for each example, and are not summed.
-        targets: for each term the numbers of its targets.
+        targets: the numbers of the targets of each term.
     """
 
     leaves: tuple[Tensor, ...]
@@ -135,7 +135,7 @@ def objective(
 
     Args:
         names: the names of the network's outputs.
-        targets, weights: (shape with the batch, dtype) of the targets and of the examples' weights.
+        targets, weights: the (shape, dtype) of targets and of examples' weights, with the batch.
         classes: the weights of classes in the loss.
     """
     check_loss(loss)
@@ -190,7 +190,7 @@ def _check(owner: object, numbers: Sequence[int], prediction: Any) -> list[Targe
 
 
 def _of_one_target(error: LaminaError, pair: _Compared, count: int) -> LaminaError:
-    """The error of a loss, which says which one of several targets it is about."""
+    """The error of a loss, with the name of the target that it is about."""
     if count > 1 and len(pair.numbers) == 1:
         number = pair.numbers[0]
         error.facts += (("target", f"y[{number}], of the output {pair.term.name!r}"),)

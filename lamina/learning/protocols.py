@@ -85,7 +85,7 @@ class TrainingOptions:
 
     Attributes:
         frozen: patterns of the names of parameters that are not trained: `["0.*", "2.weight"]`.
-        class_weights: of each class in the loss: a row, or by the number of the class.
+        class_weights: the weight of each class in the loss: a row, or by the number of the class.
         gradient_norm: whether the norm of all gradients is an output.
     """
 

@@ -35,7 +35,7 @@ class Schedule(Sourced, ABC):
         """Builds the rate.
 
         Args:
-            step: f32[] or f64[], a whole number: the number of finished training steps.
+            step: the number of finished training steps, f32[] or f64[], a whole number.
 
         Returns:
             The rate, without axes, in the same dtype.
@@ -91,9 +91,9 @@ class StepDecay(Schedule):
     """rate factor^floor(step / every).
 
     Args:
-        rate: at the start.
+        rate: the rate at the start.
         every: the number of training steps with the same rate.
-        factor: by which the rate is multiplied after them.
+        factor: the factor of the rate after them.
 
     Example:
         >>> lm.schedules.StepDecay(0.1, every=30, factor=0.5).at(60)
@@ -116,7 +116,7 @@ class Exponential(Schedule):
     """rate factor^(step / every).
 
     Args:
-        rate: at the start.
+        rate: the rate at the start.
         factor: the rate is multiplied by it over `every` training steps.
         every: the number of those training steps.
 
@@ -142,7 +142,7 @@ class Cosine(_ToFinal):
     formula 5, without restarts.
 
     Args:
-        rate: at the start.
+        rate: the rate at the start.
         steps: the number of training steps until `final`.
         final: the rate at the end.
 
@@ -186,8 +186,8 @@ class Polynomial(_ToFinal):
     """(rate - final) (1 - step / steps)^power + final; final from then on.
 
     Args:
-        power: 1 is a line, 2 a parabola.
-        others: as for `Cosine`.
+        power: the exponent; 1 is a line, 2 a parabola.
+        others: the arguments of `Cosine`.
 
     Example:
         >>> lm.schedules.Polynomial(0.1, steps=1000, power=2).at(500)
@@ -211,7 +211,7 @@ class PiecewiseConstant(Schedule):
 
     Args:
         boundaries: the training steps at which the rate changes, rising.
-        rates: one more than boundaries.
+        rates: the rates, one more than boundaries.
 
     Example:
         >>> lm.schedules.PiecewiseConstant([100, 200], [0.1, 0.01, 0.001]).at(100)
@@ -240,9 +240,9 @@ class CosineRestarts(Schedule):
     PyTorch's `CosineAnnealingWarmRestarts`.
 
     Args:
-        rate: at the start of each fall.
+        rate: the rate at the start of each fall.
         steps: the number of training steps of the first fall.
-        growth: each fall takes so many times as many training steps as the one before.
+        growth: the length of a fall in training steps, divided by the length of the fall before.
         final: the rate that a fall approaches.
 
     Example:
@@ -284,7 +284,7 @@ class Cyclic(Schedule):
         rate: the largest.
         steps: the number of training steps of a rise, and of a fall.
         least: the smallest rate.
-        factor: of the height, after each cycle.
+        factor: the factor of the height after each cycle.
 
     Example:
         >>> lm.schedules.Cyclic(0.1, steps=10).at(15)

@@ -45,7 +45,7 @@ class CompiledProgram:
     """A program for one batch size, loaded on an engine.
 
     Attributes:
-        order: for each input of the program, its number among the network's inputs and targets;
+        order: the number of each input of the program among the network's inputs and targets;
             None if both have the same order.
     """
 
@@ -71,7 +71,7 @@ class CompiledProgram:
     ) -> dict[str, Array]:
         """Runs the program on one batch after the other of a data set.
 
-        Arguments and result are those of `Executable.run_many`; a streamed data set knows which
+        It has the arguments and result of `Executable.run_many`; a streamed data set knows which
         batches come next.
         """
         self.lock.settle()
@@ -114,8 +114,8 @@ def program_for_batch(
     """The program for a batch size, after a check that there is memory for it.
 
     Args:
-        divisible: what has fewer examples if it does not fit: the `"batch"` of a training step,
-            which may be divided, or its `"micro-batch"`; "" for another batch.
+        divisible: the batch that may have fewer examples if it does not fit: the `"batch"` of a
+            training step, which may be divided, or its `"micro-batch"`; "" for another batch.
     """
     engine = placement.engine
 

@@ -34,7 +34,7 @@ class Feed:
             self._streamed = streamed(engine, inputs, self._batch)
         else:
             shared.release()
-        # A chunk of which batches are left at the end of an epoch, and the number of these.
+        # A chunk with batches left at the end of an epoch, and the number of these batches.
         self._left: tuple[Chunk, int] | None = None
         # The chunks that were taken, and how many training steps of the first one are done.
         self._taken: deque[Chunk] = deque()
@@ -85,7 +85,7 @@ class Feed:
         self._forget_done()
 
     def _forget_done(self) -> None:
-        """Forgets the chunks of which all training steps are done, except the last one."""
+        """Forgets the chunks whose training steps are all done, except the last one."""
         while len(self._taken) > 1 and self._done >= _steps_of(self._taken[0]):
             self._done -= _steps_of(self._taken.popleft())
 

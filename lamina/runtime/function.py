@@ -48,7 +48,7 @@ class Function:
         """The outputs for one batch.
 
         Args:
-            arrays: one for each input, batch first, all with the same number of examples.
+            arrays: an array for each input, batch first, all with the same number of examples.
 
         Raises:
             LaminaError: if an array does not fit its input.

@@ -97,7 +97,7 @@ class Inference:
     def of_stream(self, stream: Stream) -> tuple[Array, ...]:
         """The outputs for the inputs of a stream, which is read in the background.
 
-        Its batches are regrouped as those of `__call__`, unless the stream keeps them. Of a stream
+        Its batches are regrouped as in `__call__`, unless the stream keeps them. Of a stream
         with `steps_per_epoch` it reads the examples that `evaluate` reads by default.
         """
         steps = stream.steps_per_epoch

@@ -20,7 +20,7 @@ class ModelLock:
     one does not exist there.
 
     Attributes:
-        mutex: held while a program runs or memories are used.
+        mutex: a lock that is held while a program runs or memories are used.
         unread: a weak reference to the last result, a `DeferredLoss`, if it is not read yet.
     """
 

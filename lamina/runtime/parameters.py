@@ -104,7 +104,7 @@ class Parameters:
     `with parameters.lock.mutex`.
 
     Args:
-        values: known initial values, from a file; initializers make the others.
+        values: initial values, from a file; initializers make the others.
         parent: parameters of a network that contains the same layers; they are shared, and none are
             allocated.
     """

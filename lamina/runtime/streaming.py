@@ -162,7 +162,7 @@ def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generat
     copied. If they take most of the memory of a device, examples are copied when they are needed.
 
     Args:
-        arrays: contiguous, by the inputs of the programs; they are not changed within the block.
+        arrays: contiguous arrays by program inputs; they are not changed within the block.
     """
     memories: dict[str, Memory] = {}
     limit = engine.target.largest_block_bytes

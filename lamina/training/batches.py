@@ -55,9 +55,9 @@ class Recorded:
     """Losses and sums of metrics of several batches, one row for each.
 
     Attributes:
-        statistics: by the name of the output: the sums of each metric, shape (batches, ...); the
-            values of terms of the loss and their divisors, shape (batches,); the rows of metrics
-            that keep examples, shape (all examples, ...).
+        statistics: arrays by the name of the output: the sums of each metric, shape (batches, ...);
+            the values of terms of the loss and their divisors, shape (batches,); the rows of
+            metrics that keep examples, shape (all examples, ...).
         kept: the names of the statistics with a row for each example.
     """
 
@@ -123,8 +123,8 @@ class BatchRunner(Named):
     """Base of `Training` and `Evaluation`: checks batches and runs compiled programs on them.
 
     Args:
-        dataset: has the dtypes of the inputs and the shapes and dtypes of the targets; without one
-            network and loss decide them. If its examples have weights, those of all batches do.
+        dataset: data with the dtypes of inputs and the shapes and dtypes of targets; without it,
+            network and loss decide them. If its examples have weights, all batches have them.
     """
 
     # Of its programs, for people.
@@ -329,7 +329,7 @@ class BatchRunner(Named):
 
     @property
     def terms(self) -> tuple[LossTerm, ...]:
-        """The losses of which the loss consists."""
+        """The losses that are added up."""
         return self._objective().terms
 
     def _objective(self) -> Objective:
@@ -396,7 +396,7 @@ class Accumulation:
                 else values.sum(axis=0, keepdims=True, dtype=values.dtype)
                 for name, values in micro.statistics.items()
             }
-            # Losses by output are means of those of micro-batches, or their sums.
+            # Losses by output are means or sums over the micro-batches.
             for name, value in micro.losses_by_output.items():
                 key = f"loss.{name.removesuffix('_loss')}"
                 statistics[key] = np.full(1, value, statistics[key].dtype)

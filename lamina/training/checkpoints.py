@@ -41,7 +41,7 @@ class Begun:
     """What a checkpoint holds of an epoch that is not finished.
 
     Attributes:
-        position: of a stream; None for a data set, and for the beginning.
+        position: the position of a stream; None for a data set, and for the beginning.
         recorded: losses and metrics of the training steps of the epoch that are done; None if the
             file was written after an epoch.
         batch_size: the most examples of a training step; None if the file does not have it.
@@ -214,7 +214,7 @@ class Checkpoint:
 
     @contextmanager
     def _named(self) -> Generator[None]:
-        """Errors about what is in the file name it; those of callbacks stay as they are."""
+        """Errors about the file's contents name it; errors of callbacks stay as they are."""
         try:
             yield
         except FileFormatError as error:

@@ -94,7 +94,7 @@ def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
 
 @final
 class EpochsOfDataset:
-    """The batches of a fit on a data set, epoch by epoch; the methods are those of a stream."""
+    """The batches of a fit on a data set, epoch by epoch; it has the methods of a stream."""
 
     position = None
 
@@ -136,10 +136,10 @@ class EpochsOfStream:
     """The batches of a fit on a stream, epoch by epoch.
 
     Args:
-        position: where the stream begins, from `position`; None for the beginning.
+        position: the place where the stream begins, from `position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether positions have the state of the source, if it has one.
-        seconds: in which the first batch must be there.
+        seconds: the time in which the first batch must be there.
 
     Attributes:
         steps: the number of training steps of an epoch; None if it is not known yet.

@@ -53,7 +53,7 @@ SKIPPED_STEPS = "skipped_steps"
 @final
 @frozen_dataclass
 class Fit:
-    """One fit of a model, which `run` carries out; the options are those of `Model.fit`."""
+    """One fit of a model, which `run` carries out; it has the options of `Model.fit`."""
 
     model: Any
     parameters: Parameters

@@ -33,10 +33,10 @@ class History(Named, metaclass=Called):
     each class has a name for each: `history["f1[0]"]`. One with a matrix has none.
 
     Attributes:
-        values: name -> one value for each epoch.
+        values: lists by name, with one value for each epoch.
         seconds: the duration of each epoch; unlike the values it is not reproducible.
         interrupted: whether Ctrl-C ended the fit early.
-        averaged_parameters: for `Model.set_parameters`, if the optimizer keeps averages, as
+        averaged_parameters: arrays for `Model.set_parameters`, if the optimizer keeps averages, as
             `lm.EMA` and `lm.SWA` do; empty otherwise.
         measured: the names that the fit will measure, also before the end of its first epoch.
     """

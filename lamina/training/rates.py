@@ -148,7 +148,7 @@ def _is_input(optimizer: Any, rate: float) -> bool:
 def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: bool = False) -> None:
     """Warns of schedules that end before a fit does.
 
-    One training step of each epoch does not count: many forget that of a smaller last batch,
+    One training step of each epoch does not count: many forget the smaller last batch,
     and it does no harm.
     """
     counted = ", if all epochs are as long as the first" if measured else ""

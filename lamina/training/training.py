@@ -199,13 +199,13 @@ class Training(BatchRunner):
     def step(self, x: Any, y: Any = None, weights: Any = None) -> DeferredLoss:
         """One training step on a batch of at most `batch_size` examples.
 
-        Each new number of examples compiles a program, of which the last sixteen are kept.
+        Each new number of examples compiles a program; the last sixteen programs are kept.
 
         Args:
             x: inputs, batch first; for several inputs a tuple of arrays, or a dict by their names.
             y: targets; for several outputs a tuple, or a dict by their names; None for a loss
                 without targets.
-            weights: of the examples, if the training was made with data that has them.
+            weights: the weights of the examples, if the training was made with data that has them.
 
         Returns:
             The loss before the update; `float(loss)` waits for the device.
@@ -303,8 +303,8 @@ class Training(BatchRunner):
                 or a stream, which is read up to the training steps done so far first, unless its
                 source is an iterator.
             steps: the number of training steps, at least 0.
-            seed: of the order of the examples.
-            drop_last: omit a smaller last batch of each epoch.
+            seed: the seed of the order of the examples.
+            drop_last: whether to omit a smaller last batch of each epoch.
 
         Returns:
             The loss of each training step, shape (steps,); fewer if an iterator ends before.
@@ -388,8 +388,8 @@ class Training(BatchRunner):
         """The time of each step of the program; trains on these examples repeatedly.
 
         Args:
-            x, y, weights: one batch, as for `step`; of several micro-batches, the first one is run.
-            seconds: about how long to run the program untimed, and again with timers.
+            x, y, weights: a batch, as for `step`; of several micro-batches, the first one is run.
+            seconds: the approximate time to run the program untimed, and again with timers.
         """
         self._require_alive()
         arrays = self._converted(x, y, weights)
@@ -463,7 +463,7 @@ class Training(BatchRunner):
         """Continues from a result of `state()`, which is checked before anything is written.
 
         Args:
-            state: of this training, or of one with the same network and optimizer.
+            state: the state of this training, or of another of the same network and optimizer.
             parameters: new values for the model, written together with the state.
 
         Raises:

@@ -48,7 +48,7 @@ DIRECTIONS = 5
 # change.
 ROUNDING = 100
 INTERPRETER_ROUNDING = 10
-# Some gradients are zero except for rounding, such as those of biases before batch normalisation.
+# Some gradients are zero except for rounding, as of biases before batch normalisation.
 # So deviations are divided by at least this fraction of the largest gradient of the network.
 NEGLIGIBLE = 1e-4
 
@@ -63,8 +63,8 @@ class Finding:
     """One comparison.
 
     Attributes:
-        what: `"gradient of 1.weight"` or `"training step on opencl:0"`.
-        deviation: relative to the largest value compared; 0 is perfect.
+        what: the value compared, `"gradient of 1.weight"` or `"training step on opencl:0"`.
+        deviation: the deviation relative to the largest value compared; 0 is perfect.
         tolerance: the most that is accepted.
     """
 
@@ -82,7 +82,7 @@ class Report:
     """The result of `verify`; `print` shows it as a table.
 
     Attributes:
-        findings: one for each parameter and each engine.
+        findings: a finding for each parameter and each engine.
         skipped: the devices that cannot be used, with the reason.
     """
 
@@ -122,11 +122,11 @@ def verify(
     """Checks each parameter's gradient by finite differences, and the engines against each other.
 
     Args:
-        network: checked in training mode.
-        loss: whose gradients are checked.
+        network: the network, checked in training mode.
+        loss: the loss whose gradients are checked.
         data: examples to check on; random ones by default.
         batch_size: the number of random examples.
-        seed: of parameters, random examples and directions.
+        seed: the seed of parameters, random examples and directions.
 
     Returns:
         A report; `report.passed` is true if all checks passed. On terminals a bar shows the

@@ -95,7 +95,7 @@ class GaussianNLL(OfSeveral):
     PyTorch; PyTorch refuses negative ones.
 
     Args:
-        full: also adds the constant log(2 pi) / 2.
+        full: whether the constant log(2 pi) / 2 is added.
         epsilon: the least variance, above 0.
         reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.
 
@@ -135,7 +135,7 @@ class PoissonNLL(Loss):
     Args:
         log_input: whether x is the logarithm of the mean; otherwise it is the mean, and the loss is
             x - t log(x + epsilon), as Keras' `Poisson`.
-        full: also adds an approximation of log(t!), Stirling's t log(t) - t + log(2 pi t) / 2,
+        full: whether Stirling's approximation of log(t!), t log(t) - t + log(2 pi t) / 2, is added
             where t > 1.
         epsilon: a number of at least 0 that keeps the logarithm finite.
         reduction: `"mean"` over all elements, `"sum"`, or `"none"` for the loss of each.

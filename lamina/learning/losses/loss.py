@@ -41,7 +41,7 @@ class Elements:
     """The losses of the elements of a batch, before the reduction.
 
     Attributes:
-        each: [batch, ...], already multiplied by `counts`.
+        each: the losses, [batch, ...], already multiplied by `counts`.
         counts: the weights of the elements by which a mean is divided, in a shape that broadcasts
             over `each`; None where each counts 1.
         axis: an axis of extent 1 that `each` and `counts` have for the classes; None if they have
@@ -97,7 +97,7 @@ class Loss(Sourced, ABC):
         Args:
             prediction: the network's output, batch first; a tuple for several outputs.
             target: the expected output; None for a loss without targets.
-            weights: of the examples, [batch], or of the elements of the loss.
+            weights: the weights of the examples, [batch], or of the elements of the loss.
 
         Returns:
             A tensor in the prediction's dtype. The option `reduction` is `"mean"` over the losses
@@ -179,7 +179,7 @@ class Loss(Sourced, ABC):
 
         Args:
             array: targets of any number of examples; a tuple of arrays for several targets.
-            prediction_shape: of the network's output, batch first.
+            prediction_shape: the shape of the network's output, batch first.
 
         Raises:
             DataError: for values for which the loss is not defined.

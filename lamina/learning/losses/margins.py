@@ -166,7 +166,7 @@ class MultiMargin(OfClassNumbers):
     or f64 [batch, classes], and class numbers, integers [batch].
 
     Args:
-        power: 1 or 2.
+        power: the exponent, 1 or 2.
         margin: the difference by which the score of the right class should be larger.
         class_weights: factors of the classes, at least 0; the mean is not divided by them.
         reduction: `"mean"` or `"sum"` over the examples, or `"none"` for the loss of each.

@@ -187,7 +187,7 @@ def _after_all_times(initial: Tensor, of_states: Tensor, skips: Tensor, lengths:
     """The logarithm of the probability to be in each state at the end, [batch, states].
 
     Args:
-        initial: before the first time, [batch, states].
+        initial: the states before the first time, [batch, states].
         of_states: the log-probability of each state's class, [time, batch, states].
         skips: whether a state may be reached from the one two before it, [batch, states].
         lengths: the times that count, [batch].

@@ -231,10 +231,10 @@ class Precision(_ByClass):
     targets of 0 and 1 in that shape; with `"binary"` the same in any shape.
 
     Args:
-        average: over classes or labels: `"macro"` is the mean over those that occur among targets
-            or predictions, `"weighted"` the mean weighted by how often each occurs among targets,
-            `"none"` an array, with NaN for one that does not occur. `"micro"` counts all together.
-            `"binary"` is for one class, above the threshold; not with `multilabel`.
+        average: the average over classes or labels: `"macro"` is the mean over those that occur
+            among targets or predictions, `"weighted"` the mean weighted by how often each occurs
+            among targets, `"none"` an array, with NaN for one that does not occur. `"micro"` counts
+            all together. `"binary"` is for one class, above the threshold; not with `multilabel`.
         multilabel: whether an example may have several labels: each counts on its own, above the
             threshold.
         logits: whether the threshold is 0, for raw scores, or 0.5.

@@ -108,7 +108,7 @@ class MeanIoU(_OfConfusion):
     number for each example, [batch] or [batch, 1], and targets of 0 and 1 in that shape.
 
     Args:
-        logits: for one number, whether the threshold is 0, for raw scores, or 0.5.
+        logits: whether, for one number, the threshold is 0, for raw scores, or 0.5.
         ignore_index: the class number of targets that do not count, or None.
 
     Example:

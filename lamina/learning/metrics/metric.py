@@ -40,7 +40,7 @@ class Metric(Sourced, ABC):
         ...         return float(sums["sum"] / sums["count"])
 
     Attributes:
-        smaller_is_better: for callbacks that look for the best epoch; None: they must be told.
+        smaller_is_better: whether smaller values are better; None: callbacks must be told.
     """
 
     smaller_is_better: ClassVar[bool | None] = None
@@ -62,8 +62,8 @@ class Metric(Sourced, ABC):
         Args:
             prediction: the network's output, f32 or f64, batch first.
             target: the expected output.
-            weights: of the examples, if the data has them. A metric without this parameter cannot
-                be used with such data.
+            weights: the weights of the examples, if the data has them. A metric without this
+                parameter cannot be used with such data.
 
         Returns:
             Float tensors by name. Those whose shape does not depend on the batch are summed over
@@ -103,7 +103,7 @@ class Metric(Sourced, ABC):
 
 @frozen_dataclass(kw_only=True)
 class OfTargets(Metric):
-    """The base of metrics of class numbers or labels, some of which may not count."""
+    """The base of metrics of class numbers or labels; some of them may not count."""
 
     smaller_is_better: ClassVar[bool | None] = False
     ignore_index: int | None = None
@@ -256,7 +256,7 @@ def doubt_by_threshold(prediction: Tensor, loss: object, *, logits: bool, writin
 
 
 def not_probabilities(prediction: Tensor, writing: str) -> str:
-    """A doubt about predictions of which a metric takes softmax or the sigmoid, or their sign."""
+    """A doubt about predictions if a metric takes their softmax, sigmoid or sign."""
     return doubt(prediction, (PROBABILITIES,), SCORES, f"Leave {writing} out.", "metric")
 
 

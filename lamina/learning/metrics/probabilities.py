@@ -36,16 +36,16 @@ class CalibrationError(OfTargets):
     """How far confidence is from accuracy: the mean difference of the two, over bins of confidence.
 
     From Guo et al.: On calibration of modern neural networks (2017), "ECE". The confidence is the
-    highest probability of a class, and the accuracy the share of examples of which that class is
+    highest probability of a class, and the accuracy the share of examples for which that class is
     the right one. Takes probabilities f32 or f64 [batch, classes, ...] and class numbers, integers
     [batch, ...]; or probabilities of one thing, of any shape, and targets of 0 and 1 in that shape,
     whose share is the accuracy.
 
     Args:
-        bins: of equal width between 0 and 1.
+        bins: the number of bins, of equal width between 0 and 1.
         norm: `"mean"` over the examples, `"square"` for the root of the mean of the squares, or
             `"max"` for the bin that is farthest.
-        logits: whether predictions are raw scores, of which softmax or the sigmoid is taken.
+        logits: whether predictions are raw scores; their softmax or sigmoid is taken.
         ignore_index: the class number of targets that do not count, or None.
 
     Example:

@@ -136,10 +136,10 @@ class AUROC(_Ranking):
     for each class against all others.
 
     Args:
-        average: over labels or classes: `"macro"` is the mean over those with positives and
-            negatives, `"weighted"` the same weighted by the numbers of positives, `"micro"` takes
-            all scores together, `"none"` gives an array.
-        logits: with class numbers, whether scores are raw, and softmax is taken of them first:
+        average: the average over labels or classes: `"macro"` is the mean over those with positives
+            and negatives, `"weighted"` the same weighted by the numbers of positives, `"micro"`
+            takes all scores together, `"none"` gives an array.
+        logits: whether scores with class numbers are raw, and softmax is taken of them first:
             it changes the order of different examples.
         ignore_index: the class number of targets that do not count, or None.
 
@@ -163,10 +163,10 @@ class AveragePrecision(_Ranking):
     value is exact: the scores of all examples are kept. Takes what `AUROC` takes.
 
     Args:
-        average: over labels or classes: `"macro"` is the mean over those with positives,
-            `"weighted"` the same weighted by their numbers, `"micro"` takes all scores together,
-            `"none"` gives an array.
-        logits, ignore_index: as for `AUROC`.
+        average: the average over labels or classes: `"macro"` is the mean over those with
+            positives, `"weighted"` the same weighted by their numbers, `"micro"` takes all scores
+            together, `"none"` gives an array.
+        logits, ignore_index: the arguments of `AUROC`.
 
     Example:
         >>> lm.AveragePrecision().name

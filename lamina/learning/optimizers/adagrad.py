@@ -31,7 +31,7 @@ class Adagrad(Optimizer):
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        rate_decay: after n training steps the rate is divided by 1 + rate_decay * n.
+        rate_decay: a number; after n training steps the rate is divided by 1 + rate_decay * n.
         weight_decay: the multiple of the parameter that is added to its gradient.
         initial_sum: the first value of s.
         epsilon: a summand that keeps the divisor above zero.
@@ -73,8 +73,8 @@ class RMSProp(ByDirection):
         decay: the share of the running means that each training step keeps; PyTorch's `alpha`.
         epsilon: a summand that keeps the divisor above zero.
         weight_decay: the multiple of the parameter that is added to its gradient.
-        momentum: how much of the last update is kept.
-        centered: divides by the standard deviation of the gradient instead of its size.
+        momentum: the share of the last update that is kept.
+        centered: whether the divisor is the standard deviation of the gradient instead of its size.
 
     Example:
         >>> lm.RMSProp(0.01, centered=True).slots()
@@ -121,7 +121,7 @@ class Adadelta(ByDirection):
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
         decay: the share of the running means that each training step keeps; PyTorch's `rho`.
-        epsilon: makes the first updates larger than 0, and keeps the divisor above it.
+        epsilon: a number added to u and s: it keeps the first updates and the divisor above 0.
         weight_decay: the multiple of the parameter that is added to its gradient.
 
     Example:

@@ -93,7 +93,7 @@ class AdamW(Adam):
 
     Args:
         weight_decay: the multiple of rate times the parameter that is subtracted.
-        others: as for `Adam`.
+        others: the arguments of `Adam`.
 
     Example:
         >>> lm.AdamW(1e-3, amsgrad=True).slots()
@@ -116,7 +116,7 @@ class Adamax(_OfMoments):
     Args:
         beta2: the share of u that each training step keeps.
         epsilon: a summand of the gradient's absolute value.
-        rate, beta1, weight_decay: as for `Adam`.
+        rate, beta1, weight_decay: the arguments of `Adam`.
 
     Example:
         >>> lm.Adamax(2e-3).slots()
@@ -150,7 +150,7 @@ class NAdam(_OfMoments):
         momentum_decay: the speed with which the momentum grows.
         decoupled_weight_decay: whether the parameter is multiplied by 1 - rate * weight_decay
             instead, as `AdamW` does.
-        others: as for `Adam`.
+        others: the arguments of `Adam`.
 
     Example:
         >>> list(lm.NAdam(2e-3).slots())
@@ -200,7 +200,7 @@ class LAMB(_OfMoments):
 
     Args:
         weight_decay: the multiple of the parameter that is added to the direction.
-        others: as for `Adam`.
+        others: the arguments of `Adam`.
 
     Example:
         >>> lm.LAMB(1e-3).slots()

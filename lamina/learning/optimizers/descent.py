@@ -32,7 +32,7 @@ class SGD(ByDirection):
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
         momentum: the share of b that each training step keeps (Polyak 1964).
-        dampening: from the second training step on, b adds g times 1 - dampening.
+        dampening: the share of g that b leaves out from the second training step on.
         nesterov: whether g + momentum b replaces b (Nesterov 1983; Sutskever et al. 2013); it needs
             momentum, and no dampening.
         weight_decay: the multiple of the parameter that is added to its gradient.
@@ -84,7 +84,7 @@ class Lion(Optimizer):
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        beta1: how much of the mean is in c; the rest is the gradient.
+        beta1: the share of the mean in c; the rest is the gradient.
         beta2: the share of the mean that each training step keeps.
         weight_decay: the multiple of rate times the parameter that is subtracted.
 

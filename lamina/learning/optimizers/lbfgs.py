@@ -35,10 +35,10 @@ class LBFGS(Optimizer):
 
     Args:
         rate: the learning rate: a number, or a function of the training step (`lamina.schedules`).
-        history: how many of the last changes of w and g are kept.
-        gradient_tolerance: no step is taken if no number of the gradient is larger.
-        change_tolerance: no step is taken if the product of gradient and direction is not below
-            minus this number.
+        history: the number of the last changes of w and g that are kept.
+        gradient_tolerance: a limit; no step is taken if no number of the gradient is larger.
+        change_tolerance: a limit; no step is taken if the product of gradient and direction is not
+            below minus this number.
 
     Example:
         >>> lm.LBFGS(history=1).slots()
@@ -88,7 +88,7 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _direction(gradient: Tensor, changes: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """-H g by two loops over the kept changes; those of zeros, not filled yet, add nothing."""
+    """-H g by two loops over the kept changes; changes of zeros, not filled yet, add nothing."""
     products = [_dot(y, s) for s, y in zip(changes, gradients, strict=True)]
     inverses = [_inverse(product, 0.0) for product in products]
     direction, shares = -gradient, dict[int, Tensor]()

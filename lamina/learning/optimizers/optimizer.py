@@ -59,10 +59,10 @@ class Optimizer(Sourced, ABC):
         """Builds the update of one parameter, or of all as one vector if `joins_parameters`.
 
         Args:
-            parameter: f32 or f64 of any shape.
-            gradient: of the loss, in the parameter's shape and dtype.
+            parameter: the parameter, f32 or f64 of any shape.
+            gradient: the gradient of the loss, in the parameter's shape and dtype.
             slots: the state, in the parameter's shape and dtype, by the names of `slots()`.
-            step: i64[], the number of finished training steps: 0 in the first.
+            step: the number of finished training steps, i64[]: 0 in the first.
 
         Returns:
             The new parameter and the new state, in the parameter's shape and dtype.

@@ -47,8 +47,8 @@ class Averaging(Optimizer):
 
         Args:
             before: the average after the previous training step; undefined in the first.
-            parameter: its value after this training step.
-            step: i64[], the number of training steps finished before this one.
+            parameter: the value after this training step.
+            step: the number of training steps finished before this one, i64[].
         """
 
     def slots(self) -> dict[str, float | PerParameter]:
@@ -99,7 +99,7 @@ class EMA(Averaging):
     is as in PyTorch's `get_ema_multi_avg_fn`.
 
     Args:
-        optimizer: changes the parameters.
+        optimizer: the optimizer of the parameters.
         decay: the share of the average that each training step keeps.
 
     Example:
@@ -124,7 +124,7 @@ class SWA(Averaging):
     al.: Averaging weights leads to wider optima and better generalization (2018).
 
     Args:
-        optimizer: changes the parameters; usually with a high constant or cyclical rate.
+        optimizer: the optimizer of the parameters; usually with a high constant or cyclical rate.
         start: the first training step that counts.
         every: the distance between two training steps that count; often the length of an epoch.
 

@@ -43,11 +43,11 @@ class RunningFit:
     """A fit while it runs, for the hooks of callbacks.
 
     Attributes:
-        model: which is trained; its parameters may be read and set.
-        training: has the state of the optimizer.
-        history: of the finished epochs; at `epoch_ends` with the epoch that has just ended. A
-            callback that adds a measure adds its name to `history.measured` when the fit begins.
-        smaller_is_better: of each measure, by its name; None if its metric does not say it.
+        model: the model that is trained; its parameters may be read and set.
+        training: the training, with the state of the optimizer.
+        history: the finished epochs; at `epoch_ends` with the epoch that has just ended. A callback
+            that adds a measure adds its name to `history.measured` when the fit begins.
+        smaller_is_better: whether smaller is better, of each measure by its name; None if not said.
         epochs: the number of epochs in total.
         epoch: the number of the current epoch, from 1.
     """
@@ -83,9 +83,9 @@ class RunningFit:
         """Ends the fit after this epoch.
 
         Args:
-            now: end it between two training steps, as Ctrl-C does; the epoch does not enter the
-                history.
-            after: so many seconds from now, end it as with `now`; also while it waits for data.
+            now: whether to end it between two training steps, as Ctrl-C does; the epoch does not
+                enter the history.
+            after: the seconds until it ends as with `now`, also while it waits for data.
         """
         self.is_stopping = self.is_stopping or now or after is None
         if now or after is not None:

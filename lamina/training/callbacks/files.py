@@ -34,15 +34,15 @@ def _ranked(value: Any) -> tuple[float, ...]:
 class SaveModels(Monitoring):
     """Saves the model after each epoch as `last.safetensors`, and the best ones of all epochs.
 
-    `best.safetensors` is the model of the best epoch, and `epoch-0007.safetensors` that of a
+    `best.safetensors` is the model of the best epoch, and `epoch-0007.safetensors` the model of a
     further epoch, if several are kept. `lm.load` reads them. To resume a fit, use its
     `checkpoint`.
 
     Args:
-        folder: of the files; it is made if it does not exist.
+        folder: the folder of the files; it is made if it does not exist.
         monitor: the name of the measure in the history.
         keep: the number of models of the best epochs.
-        best: which values are the best, as in `EarlyStopping`.
+        best: the best values, `"min"` or `"max"`, as in `EarlyStopping`.
 
     Raises:
         DataError: if a file cannot be written.
@@ -126,7 +126,7 @@ class CSVLog(_Log):
     """Writes the history as a table after each epoch: a column for each measure.
 
     Args:
-        path: of the file; it is replaced, atomically.
+        path: the path of the file; it is replaced, atomically.
 
     Raises:
         DataError: if it cannot be written.
@@ -148,7 +148,7 @@ class JSONLinesLog(_Log):
     """Writes the history as a JSON object for each epoch, one a line; NaN and infinity as null.
 
     Args:
-        path: of the file; it is replaced, atomically.
+        path: the path of the file; it is replaced, atomically.
 
     Raises:
         DataError: if it cannot be written.
@@ -168,7 +168,7 @@ class PrintEpochs(Callback):
     """Prints a line for each epoch, also where there is no terminal for a progress bar.
 
     Args:
-        every: print each epoch of a number that this divides, and the last one.
+        every: the divisor of the numbers of the epochs that are printed, besides the last one.
 
     Example:
         >>> lm.callbacks.PrintEpochs(every=10).every
@@ -192,8 +192,8 @@ class TensorBoard(Callback):
     It needs `pip install "lamina[tensorboard]"`.
 
     Args:
-        folder: of the event files; each fit adds one. A resumed fit's file replaces what the
-            fit before it has written after its last checkpoint.
+        folder: the folder of the event files; each fit adds one. A resumed fit's file replaces what
+            the fit before it has written after its last checkpoint.
 
     Raises:
         MissingExtraError: without tensorboardX, when a fit begins.

@@ -82,7 +82,7 @@ class Hooks:
             callback.restore(state)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """The state of each callback, by its class and its number among those of the class."""
+        """The state of each callback, by its class and its number within the class."""
         return {name: callback.state() for name, callback in self._named().items()}
 
     def _named(self) -> dict[str, Callback]:

@@ -46,7 +46,7 @@ class Monitoring(Callback):
 
     monitor: str
     best: str | None
-    # Errors name it, those of a user's subclass too.
+    # Errors name it, also for a user's subclass.
     _where: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -108,10 +108,10 @@ class EarlyStopping(Monitoring):
 
     Args:
         monitor: the name of the measure in the history.
-        patience: so many epochs in a row without improvement end the fit.
+        patience: the number of epochs in a row without improvement that end the fit.
         least_change: an improvement is larger than this.
         restore_best: whether the model gets the values of the best epoch at the end of the fit.
-        best: `"min"` or `"max"`: which values are the best ones. By default what the metric says;
+        best: the best values, `"min"` or `"max"`. By default what the metric says;
             of losses the smallest. NaN and infinity are never the best.
 
     Attributes:
@@ -195,12 +195,12 @@ class ReduceOnPlateau(Monitoring):
 
     Args:
         monitor: the name of the measure in the history.
-        factor: of the rate.
-        patience: after more than so many epochs in a row without improvement the rate is reduced.
+        factor: the factor of the rate.
+        patience: the most epochs in a row without improvement before the rate is reduced.
         threshold: an improvement is larger than this fraction of the best value.
-        cooldown: so many epochs after a reduction do not count.
+        cooldown: the number of epochs after a reduction that do not count.
         least_rate: the rate does not fall below it.
-        best: which values are the best, as in `EarlyStopping`.
+        best: the best values, `"min"` or `"max"`, as in `EarlyStopping`.
 
     Raises:
         DefinitionError: when the fit begins, if nothing of that name is measured.
@@ -264,7 +264,7 @@ class TimeLimit(Callback):
     not there after as many seconds, `fit` raises DataError.
 
     Args:
-        seconds: of the fit, without compilation.
+        seconds: the time of the fit, without compilation.
 
     Example:
         >>> lm.callbacks.TimeLimit(3600).seconds
