@@ -71,7 +71,7 @@ class Access:
     def address(self, load: Load) -> tuple[Value, Value | None]:
         """The address of the contiguous elements of a load, and whether its bounds hold there.
 
-        The address is that of the buffer if they do not hold.
+        If they do not hold, the address is the buffer's.
         """
         start = self.positions.indices(load.index).start
         inside = self.positions.within(load.bounds) if load.bounds else None
@@ -110,9 +110,9 @@ class Access:
         if not self.whole_vectors or count & (count - 1) or lanes.multiple % count:
             return 0
         steps = [step for atom, step in index.terms if atom != lanes.axis]
-        whole = all(step % count == 0 for step in (*steps, index.constant))
+        aligned = all(step % count == 0 for step in (*steps, index.constant))
         forwards = (lanes.axis, 1) in index.terms
-        return count * type.bytes if whole and forwards else 0
+        return count * type.bytes if aligned and forwards else 0
 
     def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
         code = self.code
@@ -198,10 +198,10 @@ class Access:
         for lane in range(lanes):
             offset = lane * indices.stride if each is None else code.extract(each, lane)
             address = code.offset(start, offset, type.element)
-            one = code.extract(stored, lane)
+            element = code.extract(stored, lane)
             if store.accumulate:
-                one = code.load(address, type) + one
-            code.store(one, address)
+                element = code.load(address, type) + element
+            code.store(element, address)
 
 
 def _write_strided_load(module: Module, type: Type) -> str:

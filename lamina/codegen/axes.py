@@ -51,26 +51,26 @@ def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]
 
 def _indices(stages: Iterable[Stage]) -> set[Index]:
     """Every index expression, including those inside others."""
-    found: set[Index] = set()
+    indices: set[Index] = set()
     pending: list[Index] = []
     for stage in stages:
         pending += [store.index for store in stage_stores(stage)]
         pending += [index for one in postorder(*stage_values(stage)) for index in indices_of(one)]
     while pending:
         index = pending.pop()
-        if index in found:
+        if index in indices:
             continue
-        found.add(index)
+        indices.add(index)
         for atom, _ in index.terms:
             if isinstance(atom, Quotient | Remainder):
                 pending.append(atom.index)
             elif isinstance(atom, Gathered):
                 pending += [i for one in postorder(atom.value) for i in indices_of(one)]
-    return found
+    return indices
 
 
 def row_major_strides(extents: Sequence[int]) -> list[int]:
-    """The strides of the axes of an array, the last of which is contiguous."""
+    """The strides of the axes of an array; the last axis is contiguous."""
     return [size_of(extents[number + 1 :]) for number in range(len(extents))]
 
 

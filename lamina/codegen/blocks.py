@@ -82,7 +82,7 @@ def write_sums(
 ) -> Carried:
     """Writes a loop of sums that begin at zero, and gives them.
 
-    The sizes of blocks are those of `blocks_of`; `most` are the iterations, and `loop` writes them
+    `blocks_of` gives the sizes of blocks; `most` are the iterations, and `loop` writes them
     as in `BlockedLoop`.
     """
 

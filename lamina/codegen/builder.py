@@ -226,7 +226,7 @@ class Builder(ABC):
         raise _without_pairs()
 
     def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
-        """Floats as bfloat16, i16: the lanes of `first`, then those of `second`.
+        """Floats as bfloat16, i16: the lanes of `first`, then of `second`.
 
         Subnormal numbers become zero.
         """

@@ -185,8 +185,8 @@ class Module(Types, builder.Module):
             EngineError: if a function has more iterations than allowed.
         """
         if self.most_iterations is not None:
-            for one in self.functions:
-                one.iterations.require(self.most_iterations, one.name)
+            for function in self.functions:
+                function.iterations.require(self.most_iterations, function.name)
         called = [one.written() for one in self.functions if one.is_called]
         if self.words.apart:
             called = with_shared(called, self.words)
@@ -314,12 +314,12 @@ class Function(Expressions):
         names = {value.name for value in loop.carried}
         # Carried values are assigned at the same time: a new value may be the old one of another.
         handed = [
-            self._copied(value) if value.name in names and value != own else value
-            for own, value in zip(loop.carried, carried, strict=True)
+            self._copied(value) if value.name in names and value != variable else value
+            for variable, value in zip(loop.carried, carried, strict=True)
         ]
-        for own, value in zip(loop.carried, handed, strict=True):
-            if own != value:
-                self._line(f"{own.name} = {self._operand(value)}")
+        for variable, value in zip(loop.carried, handed, strict=True):
+            if variable != value:
+                self._line(f"{variable.name} = {self._operand(value)}")
         if going is not None:
             self._line(f"if (!{self._operand(going)}) break")
         self._new_block("}")
@@ -374,7 +374,7 @@ class Function(Expressions):
         return self._made(f"{table.name}[{self._operand(number)}]", type)
 
     def item(self) -> Value:
-        """The number of the work item; a phase without groups has it as that of a group."""
+        """The number of the work item; in a phase without groups, the number of the group."""
         return self._made(_GROUP if self._is_phase else self.module.words.item, I64)
 
     # Groups of work items

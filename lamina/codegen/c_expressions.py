@@ -275,9 +275,9 @@ class Expressions(BlockBuilder):
     ) -> list[Value]:
         """Calls a function with several results."""
         results = [self._value("v", type) for type in types]
-        for one in results:
-            self._line(f"{self._types.type(one.type)} {one.name}")
-        targets = [f"&{one.name}" for one in results]
+        for result in results:
+            self._line(f"{self._types.type(result.type)} {result.name}")
+        targets = [f"&{result.name}" for result in results]
         self._line(self._called(name, operands, targets))
         return results
 
@@ -337,9 +337,9 @@ class Expressions(BlockBuilder):
             named = self._named(vector)
             lanes = [self._lane_of(named, vector.type, one) for one in range(count)]
         lanes[lane] = inserted
-        known = [text for text in lanes if text is not None]
-        if len(known) == count:
-            return self._made(self._of_lanes(vector.type, known), vector.type)
+        texts = [text for text in lanes if text is not None]
+        if len(texts) == count:
+            return self._made(self._of_lanes(vector.type, texts), vector.type)
         # One expression makes the vector when all of its lanes are known.
         begun = self._value("u", vector.type)
         self._begun[begun.name] = lanes

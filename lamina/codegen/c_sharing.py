@@ -89,17 +89,17 @@ class _Group:
             parameters=(*first.function.parameters, *(f"{type} {name}" for name in names.values())),
             body="".join(piece for pair in pieces for piece in pair),
         )
-        found = [shared]
-        for member, one in enumerate(self.members):
-            own = one.function
-            given = [*own.arguments, *(column[member] for column in differing)]
+        functions = [shared]
+        for member, numbered in enumerate(self.members):
+            function = numbered.function
+            given = [*function.arguments, *(column[member] for column in differing)]
             call = f"{shared.name}({', '.join(given)});"
-            returned = "" if own.result == "void" else "return "
+            returned = "" if function.result == "void" else "return "
             # Compilers may write these in their callers.
-            qualifiers = own.qualifiers.removesuffix(words.apart).rstrip()
+            qualifiers = function.qualifiers.removesuffix(words.apart).rstrip()
             body = f" {{\n    {returned}{call}\n}}"
-            found.append(replace(own, qualifiers=qualifiers, body=body))
-        return found
+            functions.append(replace(function, qualifiers=qualifiers, body=body))
+        return functions
 
 
 @frozen_dataclass
@@ -120,13 +120,13 @@ def with_shared(functions: Sequence[FunctionText], words: Words) -> list[Functio
     ordered: list[_Group] = []
     for function in functions:
         pieces = number.split(function.body)
-        one = _Numbered(function, tuple(pieces[::2]), tuple(pieces[1::2]))
-        alike = groups[function.qualifiers, function.result, function.parameters, one.texts]
-        group = next((group for group in alike if group.fits(one)), None)
+        numbered = _Numbered(function, tuple(pieces[::2]), tuple(pieces[1::2]))
+        alike = groups[function.qualifiers, function.result, function.parameters, numbered.texts]
+        group = next((group for group in alike if group.fits(numbered)), None)
         if group is not None:
-            group.add(one)
+            group.add(numbered)
             continue
-        ordered.append(_Group(one))
+        ordered.append(_Group(numbered))
         if len(function.body) >= _LEAST_CHARACTERS:
             alike.append(ordered[-1])
     return [one for group in ordered for one in group.functions(words)]

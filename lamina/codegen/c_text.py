@@ -49,8 +49,8 @@ def number_text(words: Words, number: float, type: Type) -> str:
     if not math.isfinite(number):
         code, integer = ("<f", "<I") if type.element == "float" else ("<d", "<Q")
         (bits,) = struct.unpack(integer, struct.pack(code, number))
-        whole = number_text(words, bits, Type(stored_as(type.element)))
-        return words.bits.format(type=words.unsigned[type.element], value=whole)
+        integer_text = number_text(words, bits, Type(stored_as(type.element)))
+        return words.bits.format(type=words.unsigned[type.element], value=integer_text)
     text = f"{number.hex()}{'f' if type.element == 'float' else ''}"
     return f"({text})" if text.startswith("-") else text
 
@@ -107,10 +107,10 @@ class Types:
         """How vectors of this number of lanes are written."""
         vectors = self.words.vectors
         if vectors is None or lanes not in vectors.lanes:
-            known = ", ".join(map(str, vectors.lanes)) if vectors is not None else "none"
+            supported = ", ".join(map(str, vectors.lanes)) if vectors is not None else "none"
             raise InternalError(
                 f"{self.words.language} has no vectors of {lanes} lanes",
-                facts=(("supported lanes", known),),
+                facts=(("supported lanes", supported),),
                 advice="Write scalars, or vectors of supported lanes.",
             )
         return vectors

@@ -88,7 +88,7 @@ def _reduced(code: Builder, x: Value) -> tuple[Value, Value]:
     if is_single:
         # Beyond this, no digit of the result is right, and products would overflow.
         x = floats.clamped(code, x, -(2.0**30), 2.0**30)
-    count, quarter = floats.rounded(code, x * (2 / math.pi))
+    count, quarter = floats.nearest_integer(code, x * (2 / math.pi))
     if is_single:
         return _less_half_pis(code, x, count), quarter
     r = x
@@ -127,7 +127,7 @@ def atan2(code: Builder, y: Value, x: Value) -> Value:
 
     With t the quotient of the smaller and the larger number, or its difference from an angle of
     pi / 4 if that is smaller, the angle is a multiple of pi / 4 plus or minus atan(t). Special
-    cases are those of C.
+    cases are as in C.
     """
     shape = floats.format_of(x)
     swapped, small, large = _sorted(code, code.intrinsic("fabs", y), code.intrinsic("fabs", x))

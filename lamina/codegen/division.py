@@ -32,8 +32,8 @@ def each_lane(code: Builder, function: str, x: Value, y: Value) -> Value:
         return code.call(function, type, x, y)
     result = undefined(x.type)
     for lane in range(lanes):
-        found = code.call(function, type, code.extract(x, lane), code.extract(y, lane))
-        result = code.insert(result, found, lane)
+        lane_result = code.call(function, type, code.extract(x, lane), code.extract(y, lane))
+        result = code.insert(result, lane_result, lane)
     return result
 
 
@@ -83,5 +83,5 @@ def _mantissa(code: Builder, shape: Format, x: Value) -> tuple[Value, Value]:
     exponent = bits >> shape.mantissa
     fraction = bits & (2**shape.mantissa - 1)
     normal = exponent.differs(0)
-    whole = fraction | 2**shape.mantissa
-    return (code.select(normal, whole, fraction), code.select(normal, exponent, 1))
+    significand = fraction | 2**shape.mantissa
+    return (code.select(normal, significand, fraction), code.select(normal, exponent, 1))

@@ -135,10 +135,10 @@ def _last(size: int) -> tuple[float, ...]:
     return (*[0.0] * (size - 1), 1.0)
 
 
-# By the size of the kernel. With these points the mean error of 5x5 sums is four times that of
+# By the size of the kernel. With these points 5x5 sums have four times the mean error of
 # F(2x2, 3x3); with the integers (1, -1, 2, -2) it would be seven times.
 FILTERINGS = {3: Filtering(2, 3, (0.0, 1.0, -1.0)), 5: Filtering(2, 5, (0.0, 0.5, -0.5, 1.5, -1.5))}
-# For data and weights that were rounded to 16 bits. The mean error is three times that of
+# For data and weights that were rounded to 16 bits. Sums have three times the mean error of
 # F(2x2, 3x3), and less than a thousandth of the errors of such data. These points have nearly the
 # least error of those that are multiples of 1/16.
 ROUNDED_FILTERINGS = {3: Filtering(4, 3, (0.0, 0.625, -0.625, 1.5, -1.5))}

@@ -191,7 +191,7 @@ def clamped(code: Builder, x: Value, low: float, high: float) -> Value:
     return code.select(x > high, high, x)
 
 
-def rounded(code: Builder, x: Value) -> tuple[Value, Value]:
+def nearest_integer(code: Builder, x: Value) -> tuple[Value, Value]:
     """The nearest integer, for numbers that are not large: as a float and as an integer.
 
     Adding 1.5 * 2**mantissa leaves the integer in the lowest bits.
@@ -204,7 +204,7 @@ def rounded(code: Builder, x: Value) -> tuple[Value, Value]:
 
 
 def as_float(code: Builder, integer: Value, type: Type) -> Value:
-    """A small integer of the float's size as a float: the inverse of `rounded`."""
+    """A small integer of the float's size as a float: the inverse of `nearest_integer`."""
     shape = FORMATS[type.element]
     magic = code.constant(1.5 * 2.0**shape.mantissa, type)
     lifted = integer + bits_of(code, magic)

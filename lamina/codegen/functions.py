@@ -20,7 +20,7 @@ from lamina.codegen.values import Value
 def reduced_exp(code: Builder, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n log(2), abs(r) about log(2) / 2 or less."""
     shape = floats.format_of(x)
-    count, integer = floats.rounded(code, x * (1 / math.log(2)))
+    count, integer = floats.nearest_integer(code, x * (1 / math.log(2)))
     negative = -count
     r = code.multiply_add(negative, shape.ln2[0], x)
     return code.multiply_add(negative, shape.ln2[1], r), integer
@@ -53,7 +53,7 @@ def exp2(code: Builder, x: Value) -> Value:
     """2 to the power x: exp(r log(2)) * 2**n."""
     shape = floats.format_of(x)
     x = floats.clamped(code, x, -(shape.bias + shape.mantissa + 3.0), shape.bias + 2.0)
-    count, exponent = floats.rounded(code, x)
+    count, exponent = floats.nearest_integer(code, x)
     r = (x - count) * math.log(2)
     return floats.scaled(code, exp_minus_one(code, r) + 1, exponent)
 

@@ -49,7 +49,7 @@ def _from_float16(code: Builder, value: Value) -> Value:
     return code.convert("bitcast", bits | sign, "float")
 
 
-def rounded(code: Builder, value: Value, source: DType, target: DType) -> Value:
+def rounded_to_half(code: Builder, value: Value, source: DType, target: DType) -> Value:
     """Numbers of any other dtype, except floats of 16 bits, rounded to floats of 16 bits."""
     if source.kind == "bool":
         value = code.convert("uitofp", value, "float")
@@ -98,8 +98,8 @@ def _to_float16(code: Builder, value: Value) -> Value:
     is_nan = code.compare("ugt", magnitude, _EXPONENT)
     special = code.select(is_nan, code.constant(0x7E00, bits.type), 0x7C00)
     sign = (bits >> 16) & 0x8000
-    found = code.select(is_large, special, finite) | sign
-    return code.convert("trunc", found, "i16")
+    half = code.select(is_large, special, finite) | sign
+    return code.convert("trunc", half, "i16")
 
 
 def _rounded_to_odd(code: Builder, value: Value) -> Value:
@@ -107,11 +107,11 @@ def _rounded_to_odd(code: Builder, value: Value) -> Value:
     single = code.convert("fptrunc", value, "float")
     back = code.convert("fpext", single, "double")
     bits = code.convert("bitcast", single, "i32")
-    one = code.constant(1, bits.type)
+    unit = code.constant(1, bits.type)
     too_large = code.intrinsic("fabs", back) > code.intrinsic("fabs", value)
-    bits = bits - code.select(too_large, one, 0)
+    bits = bits - code.select(too_large, unit, 0)
     # The last bit of a number that does not fit is set.
-    bits = bits | code.select(code.compare("one", back, value), one, 0)
+    bits = bits | code.select(code.compare("one", back, value), unit, 0)
     return code.convert("bitcast", bits, "float")
 
 
@@ -142,15 +142,15 @@ def half_operation(scalar: Apply) -> tuple[str, tuple[Scalar, ...]] | None:
     (wide,) = scalar.operands
     if not isinstance(wide, Apply) or wide.dtype != float32 or wide.primitive not in _OPERATIONS:
         return None
-    found = [_narrow(operand) for operand in wide.operands]
-    operands = tuple(one for one in found if one is not None)
+    halves = [_narrow(operand) for operand in wide.operands]
+    operands = tuple(half for half in halves if half is not None)
     if len(operands) < 2:
         return None
     return _OPERATIONS[wide.primitive], operands
 
 
 def _narrow(operand: Scalar) -> Scalar | None:
-    """The float16 of which a float32 is a cast; None if there is none."""
+    """The float16 from which a float32 is cast; None if there is none."""
     if isinstance(operand, Literal):
         with np.errstate(over="ignore"):
             fits = float(np.float16(operand.value)) == operand.value

@@ -50,9 +50,9 @@ class Iterations:
         """
         if self.total <= most:
             return
-        found = f"{self.total:,.0f}" if math.isfinite(self.total) else "an unknown number"
+        total = f"{self.total:,.0f}" if math.isfinite(self.total) else "an unknown number"
         raise EngineError(
             "this device ends the loops of a work item too early",
-            facts=(("at most", f"{most:,} iterations"), ("needed", f"{found} in {name}")),
+            facts=(("at most", f"{most:,} iterations"), ("needed", f"{total} in {name}")),
             advice="Use another device or engine. With a smaller batch, loops may be shorter.",
         )

@@ -286,9 +286,9 @@ class Function(BlockBuilder):
                 wide = self._value("%w", value.type.wide(1 << lanes.bit_length()))
                 narrowed.append(f"{value.name} = {_shuffled(wide, None, range(lanes))}")
             operands: list[str] = []
-            for (source, _), one in zip(sources, handed, strict=True):
+            for (source, _), incoming in zip(sources, handed, strict=True):
                 with self.at(source):
-                    padded = self.padded(one, wide.type.lanes, 0)
+                    padded = self.padded(incoming, wide.type.lanes, 0)
                 operands.append(f"[ {operand(padded)}, %{source.label} ]")
             phis.append(f"{wide.name} = phi {type_text(wide.type)} {', '.join(operands)}")
         block.lines[:0] = phis + narrowed
@@ -346,24 +346,24 @@ class Function(BlockBuilder):
         if lanes < wide:
             left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
         operands = [self._bitcast(one, Type("bfloat", 2 * wide)) for one in (right, left)]
-        found = self._called(f"x86.avx512bf16.dpbf16ps.{32 * wide}", added.type, added, *operands)
-        return found if lanes == wide else self.shuffle(found, None, range(lanes))
+        sums = self._called(f"x86.avx512bf16.dpbf16ps.{32 * wide}", added.type, added, *operands)
+        return sums if lanes == wide else self.shuffle(sums, None, range(lanes))
 
     def rounded_to_bfloat16(self, first: Value, second: Value) -> Value:
         lanes = first.type.lanes
         if lanes > _MOST_PAIRS:
-            one, other = (self._rounded_in_halves(value) for value in (first, second))
-            return self.shuffle(one, other, range(2 * lanes))
+            first, second = (self._rounded_in_two_parts(value) for value in (first, second))
+            return self.shuffle(first, second, range(2 * lanes))
         wide = max(1 << (lanes - 1).bit_length(), _LEAST_PAIRS)
-        one, other = (self.padded(value, wide, 0) for value in (first, second))
+        first, second = (self.padded(value, wide, 0) for value in (first, second))
         bits = Type("i16", 2 * wide)
         name = f"x86.avx512bf16.cvtne2ps2bf16.{32 * wide}"
-        found = self._bitcast(self._called(name, bits.of("bfloat"), other, one), bits)
+        halves = self._bitcast(self._called(name, bits.of("bfloat"), second, first), bits)
         if lanes == wide:
-            return found
-        return self.shuffle(found, None, [*range(lanes), *range(wide, wide + lanes)])
+            return halves
+        return self.shuffle(halves, None, [*range(lanes), *range(wide, wide + lanes)])
 
-    def _rounded_in_halves(self, value: Value) -> Value:
+    def _rounded_in_two_parts(self, value: Value) -> Value:
         """Floats of up to twice as many lanes as an instruction takes, as bfloat16."""
         lanes = value.type.lanes
         whole = self.padded(value, 2 * _MOST_PAIRS, 0)

@@ -107,7 +107,7 @@ def can_be_paired(step: Contraction) -> bool:
 
 
 def half_of(view: Scalar) -> Scalar | None:
-    """The floats of 16 bits of which the elements of a view are casts to float32, or None."""
+    """The floats of 16 bits from which a view casts its elements to float32, or None."""
     if not isinstance(view, Apply) or view.primitive != "cast" or view.dtype != float32:
         return None
     (inner,) = view.operands
@@ -126,7 +126,7 @@ def multiplied_of(view: Scalar) -> Scalar:
 
 
 def _narrow(view: Scalar) -> Scalar:
-    """The bfloat16 of which a view is a cast; another view stays as it is."""
+    """The bfloat16 from which a view is cast; another view stays as it is."""
     half = half_of(view)
     return half if half is not None and half.dtype == bfloat16 else view
 
@@ -202,8 +202,8 @@ def as_plain(
     `below_conversions`; then the result is in elements before them.
     """
     if below_conversions:
-        found = stored(view)
-        view = view if found is None else found.load
+        converted = stored(view)
+        view = view if converted is None else converted.load
     if not isinstance(view, Load) or view.bounds:
         return None
     stride = stride_along(view.index, outer)

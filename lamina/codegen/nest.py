@@ -147,7 +147,7 @@ class Nest:
         """The innermost level on which the scalar depends."""
         depths = self._depths
         if scalar not in depths:
-            for one in postorder(scalar, known=depths):
+            for one in postorder(scalar, without=depths):
                 depths[one] = self._depth_of(one)
         return depths[scalar]
 
@@ -161,8 +161,8 @@ class Nest:
         if isinstance(scalar, Within):
             return self._bounds_depth(scalar.bounds)
         if isinstance(scalar, Load):
-            own = self.index_depth(scalar.index), self._bounds_depth(scalar.bounds)
-            return max(self._reading, *own)
+            depths = self.index_depth(scalar.index), self._bounds_depth(scalar.bounds)
+            return max(self._reading, *depths)
         return max(self.depth(operand) for operand in scalar.operands)
 
     def _bounds_depth(self, bounds: Sequence[Bound]) -> int:

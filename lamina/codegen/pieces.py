@@ -26,12 +26,12 @@ def pieces_of(type: Type) -> tuple[Type, ...]:
     """The types of a value's pieces; the type itself if the language has it."""
     if not type.lanes:
         return (type,)
-    found: list[Type] = []
+    pieces: list[Type] = []
     left = type.lanes
     for size in _SIZES:
         count, left = divmod(left, size)
-        found += [type.wide(size if size > 1 else 0)] * count
-    return tuple(found)
+        pieces += [type.wide(size if size > 1 else 0)] * count
+    return tuple(pieces)
 
 
 def _placed(type: Type) -> Iterator[tuple[int, Type]]:
@@ -107,8 +107,8 @@ class PieceFunction(Builder):
     def _joined(self, pieces: Sequence[Value], type: Type) -> Value:
         """The value that consists of pieces."""
         if _is_whole(type):
-            (whole,) = pieces
-            return whole
+            (piece,) = pieces
+            return piece
         self._count += 1
         value = Value(f"w{self._count}", type, code=self)
         self._pieces[value.name] = list(pieces)
@@ -276,11 +276,11 @@ class PieceFunction(Builder):
         word: Value | None = None
         for piece, (first, type) in zip(self._split(lanes), _placed(lanes.type), strict=True):
             if type.lanes:
-                own = self.inner.bits(piece, element)
+                piece_bits = self.inner.bits(piece, element)
             else:
-                own = self.inner.convert("zext", piece, element)
-            own = own << first if first else own
-            word = own if word is None else word | own
+                piece_bits = self.inner.convert("zext", piece, element)
+            piece_bits = piece_bits << first if first else piece_bits
+            word = piece_bits if word is None else word | piece_bits
         assert word is not None
         return word
 
@@ -288,11 +288,11 @@ class PieceFunction(Builder):
         type = Type("i1", lanes)
         pieces: list[Value] = []
         for first, piece in _placed(type):
-            own = bits >> first if first else bits
+            piece_bits = bits >> first if first else bits
             if piece.lanes:
-                pieces.append(self.inner.lanes_of(own, piece.lanes))
+                pieces.append(self.inner.lanes_of(piece_bits, piece.lanes))
             else:
-                pieces.append(self.inner.convert("trunc", own, "i1"))
+                pieces.append(self.inner.convert("trunc", piece_bits, "i1"))
         return self._joined(pieces, type)
 
     def reduced(self, operation: str, vector: Value) -> Value:
@@ -322,13 +322,13 @@ class PieceFunction(Builder):
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:
         pieces: list[Value] = []
-        for (address, piece), own in zip(
+        for (address, piece), piece_mask in zip(
             self._addresses(pointer, type), self._split(mask), strict=True
         ):
             if piece.lanes:
-                pieces.append(self.inner.masked_load(address, own, piece))
+                pieces.append(self.inner.masked_load(address, piece_mask, piece))
             else:
-                pieces.append(self.inner.loaded_if(address, own, piece))
+                pieces.append(self.inner.loaded_if(address, piece_mask, piece))
         return self._joined(pieces, type)
 
     def store(self, value: Integer, pointer: Value, align: int = 0) -> None:

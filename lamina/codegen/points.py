@@ -114,9 +114,9 @@ class Points(Generic[Code]):
         With loop-carried values, `code.end_loop` ends it inside. `most` is the largest number of
         iterations, by default of the whole axis. With lanes, `start` and `stop` count vectors.
         """
-        whole = axis.extent // (lanes or 1)
-        bounds = self.loop_bound(start), self.loop_bound(whole if stop is None else stop)
-        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or whole)
+        iterations = axis.extent // (lanes or 1)
+        bounds = self.loop_bound(start), self.loop_bound(iterations if stop is None else stop)
+        opened = self.code.begin_loop(*bounds, 1, carried or (), most=most or iterations)
         if lanes:
             first = opened.index * self.position(lanes)
             inside = self.along(axis, first, lanes, multiple=lanes, before=opened.before)
@@ -156,9 +156,9 @@ class Points(Generic[Code]):
             missing = [one for one in self._operands(top) if self._known(one) is None]
             pending += reversed(missing)
             if not missing:
-                with nest.at(nest.depth(top)) as known:
-                    if top not in known:
-                        known[top] = self._computed(top)
+                with nest.at(nest.depth(top)) as values:
+                    if top not in values:
+                        values[top] = self._computed(top)
                 pending.pop()
         return nest.known(nest.depth(scalar))[scalar]
 
@@ -185,11 +185,11 @@ class Points(Generic[Code]):
         """A value in all lanes."""
         if value.type.lanes == self.lanes:
             return value
-        with self._nest.at(self._nest.innermost if depth is None else depth) as known:
+        with self._nest.at(self._nest.innermost if depth is None else depth) as values:
             key = ("spread", value, self.lanes)
-            if key not in known:
-                known[key] = self.code.splat(value, self.lanes)
-            return known[key]
+            if key not in values:
+                values[key] = self.code.splat(value, self.lanes)
+            return values[key]
 
     def _computed(self, scalar: Scalar) -> Value:
         if isinstance(scalar, Literal):
@@ -236,7 +236,7 @@ class Points(Generic[Code]):
         ]
 
     def _in_halves(self, scalar: Apply) -> tuple[str, tuple[Scalar, ...]] | None:
-        """The operation on float16 of which the scalar is the result, if the device has it."""
+        """The operation on float16 whose result the scalar is, if the device has it."""
         return half_operation(scalar) if self.code.module.half_arithmetic else None
 
     def _is_random_block(self, scalar: Apply) -> bool:
@@ -248,8 +248,8 @@ class Points(Generic[Code]):
             return False
         index = position.index
         others = [(atom, c) for atom, c in index.terms if atom != lanes.axis]
-        whole = all(isinstance(atom, Axis) and c % 4 == 0 for atom, c in others)
-        return (lanes.axis, 1) in index.terms and whole and index.constant % 4 == 0
+        aligned = all(isinstance(atom, Axis) and c % 4 == 0 for atom, c in others)
+        return (lanes.axis, 1) in index.terms and aligned and index.constant % 4 == 0
 
     # Stores
 

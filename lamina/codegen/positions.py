@@ -53,11 +53,11 @@ class Positions:
     def indices(self, index: Index) -> LaneIndices:
         """The value of an index expression in each lane."""
         nest = self.nest
-        known = nest.known(nest.index_depth(index))
+        values = nest.known(nest.index_depth(index))
         key = ("start", index)
-        if key in known:
+        if key in values:
             strides = (step for atom, step in index.terms if atom == nest.lanes.axis)
-            return LaneIndices(known[key], next(strides, 0))
+            return LaneIndices(values[key], next(strides, 0))
         stride = 0
         uniform: list[tuple[int, Value]] = []
         vectors: list[Value] = []
@@ -85,7 +85,7 @@ class Positions:
         if not vectors:
             # A store may change an index that is read from data.
             if not loads_in_index(index):
-                known[key] = start
+                values[key] = start
             return LaneIndices(start, stride)
         with nest.at(nest.index_depth(index)):
             each = self.counted(start, stride)
@@ -124,16 +124,16 @@ class Positions:
 
     def position(self, index: Index) -> Value:
         """The value of an index expression, a vector if it depends on the lanes."""
-        found = self.indices(index)
-        if found.each is not None:
-            return found.each
+        indices = self.indices(index)
+        if indices.each is not None:
+            return indices.each
         lanes = self.nest.lanes.count
-        if not lanes or not found.stride:
-            return found.start
+        if not lanes or not indices.stride:
+            return indices.start
         return self._remembered(
             self.nest.index_depth(index),
-            ("counted", found.start, found.stride, lanes),
-            lambda: self.counted(found.start, found.stride),
+            ("counted", indices.start, indices.stride, lanes),
+            lambda: self.counted(indices.start, indices.stride),
         )
 
     def _gathered(self, atom: Gathered, depth: int) -> Value:
@@ -151,21 +151,21 @@ class Positions:
             depth, atom, lambda: self._division(self.position(atom.index), atom)
         )
 
-    def _division(self, whole: Value, atom: Quotient | Remainder) -> Value:
+    def _division(self, dividend: Value, atom: Quotient | Remainder) -> Value:
         code = self.code
         low, high = atom.index.bounds
         # Adding a multiple of the divisor makes the dividend positive. It is subtracted afterwards.
         lift = -(low // atom.divisor) if low < 0 else 0
         if lift:
-            whole = whole + lift * atom.divisor
+            dividend = dividend + lift * atom.divisor
         word = "udiv" if isinstance(atom, Quotient) else "urem"
         fits = high + lift * atom.divisor < _SMALL
-        if whole.type.lanes and whole.type.element == "i64" and fits:
-            small = code.convert("trunc", whole, "i32")
+        if dividend.type.lanes and dividend.type.element == "i64" and fits:
+            small = code.convert("trunc", dividend, "i32")
             divided = code.binary(word, small, atom.divisor)
             result = code.convert("zext", divided, "i64")
         else:
-            result = code.binary(word, whole, atom.divisor)
+            result = code.binary(word, dividend, atom.divisor)
         if lift and isinstance(atom, Quotient):
             result = result - lift
         return result

@@ -62,7 +62,7 @@ _TWO_THIRDS_LACK = {"float": -1.9868214925130207e-08, "double": 3.70074341541718
 def power(code: Builder, x: Value, y: Value) -> Value:
     """x to the power y: exp(y log |x|) with the sign of an odd power, in float64 if available.
 
-    The special cases are those of C and IEEE 754: anything to the power 0 and 1 to any power is
+    The special cases are as in C and IEEE 754: anything to the power 0 and 1 to any power is
     1; a negative number to a power that is not an integer is NaN.
     """
     if x.type.element == "float" and code.module.doubles:
@@ -92,14 +92,14 @@ def power(code: Builder, x: Value, y: Value) -> Value:
     limit = code.select(size.equals(1), 1, limit)
     result = code.select(endless, limit, result)
     # Signs.
-    whole = floats.floor(code, y).equals(y)
+    is_integer = floats.floor(code, y).equals(y)
     half = y * 0.5
-    odd = whole & floats.floor(code, half).differs(half)
+    odd = is_integer & floats.floor(code, half).differs(half)
     negative = floats.bits_of(code, x) < 0
     flipped = code.select(negative & odd, -result, result)
     below = x < 0
     finite = size < infinite
-    result = code.select(below & finite & (whole ^ True), math.nan, flipped)
+    result = code.select(below & finite & (is_integer ^ True), math.nan, flipped)
     result = code.select(code.compare("uno", x, y), x + y, result)
     return code.select(y.equals(0) | x.equals(1), 1, result)
 
@@ -107,7 +107,7 @@ def power(code: Builder, x: Value, y: Value) -> Value:
 def integer_power(code: Builder, x: Value, y: Value, *, signed: bool) -> Value:
     """x to the power y, by squaring; the result wraps around.
 
-    Negative powers are 0, except those of 1 and -1.
+    Negative powers are 0, except of 1 and -1.
     """
     result = each_lane(code, _squaring(code.module, x.type.scalar), x, y)
     if not signed:

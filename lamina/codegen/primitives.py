@@ -67,7 +67,7 @@ def to_memory(code: Builder, value: Value, dtype: DType) -> Value:
 
 def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
     """A conversion between any two dtypes; floats to integers saturate."""
-    wanted = element(target)
+    lane_type = element(target)
     if source == target:
         return value
     if source.is_half:
@@ -75,20 +75,20 @@ def cast(code: Builder, value: Value, source: DType, target: DType) -> Value:
             return (value & 0x7FFF).differs(0)
         return cast(code, halves.to_float(code, value, source), float32, target)
     if target.is_half:
-        return halves.rounded(code, value, source, target)
+        return halves.rounded_to_half(code, value, source, target)
     if target.kind == "bool":
         return code.compare("une" if source.is_float else "ne", value, 0)
     if source.is_float and target.is_float:
-        return code.convert("fpext" if target.itemsize > 4 else "fptrunc", value, wanted)
+        return code.convert("fpext" if target.itemsize > 4 else "fptrunc", value, lane_type)
     if source.is_float:
-        return code.convert("fptoui.sat" if is_unsigned(target) else "fptosi.sat", value, wanted)
+        return code.convert("fptoui.sat" if is_unsigned(target) else "fptosi.sat", value, lane_type)
     if target.is_float:
-        return code.convert("uitofp" if is_unsigned(source) else "sitofp", value, wanted)
+        return code.convert("uitofp" if is_unsigned(source) else "sitofp", value, lane_type)
     wider = target.itemsize - (source.itemsize if source.kind != "bool" else 0)
     if wider == 0:
         return value
     operation = "trunc" if wider < 0 else "zext" if is_unsigned(source) else "sext"
-    return code.convert(operation, value, wanted)
+    return code.convert(operation, value, lane_type)
 
 
 def conversion(code: Builder, scalar: Apply, value: Value) -> Value:
@@ -134,7 +134,7 @@ def _extreme(relation: str, code: Builder, dtype: DType, left: Value, right: Val
 
 
 def _compare(ordered: str, code: Builder, dtype: DType, left: Value, right: Value) -> Value:
-    """A comparison; the dtype is that of the operands."""
+    """A comparison of operands of a dtype."""
     if dtype.is_float:
         relation = "une" if ordered == "ne" else f"o{ordered}"
     elif ordered in ("eq", "ne"):
@@ -210,8 +210,8 @@ def _rounded_to_tf32(code: Builder, dtype: DType, value: Value) -> Value:
     nearest = bits + HALF_DIGIT
     # The carry could make a NaN a number.
     is_nan = code.compare("uno", value, value)
-    found = code.select(is_nan, bits | QUIET, nearest)
-    return code.convert("bitcast", found & KEPT_BITS, "float")
+    nearest = code.select(is_nan, bits | QUIET, nearest)
+    return code.convert("bitcast", nearest & KEPT_BITS, "float")
 
 
 def _sort_key(code: Builder, dtype: DType, value: Value) -> Value:

@@ -138,20 +138,20 @@ class _Position(Combiner):
         best, position = carried
         lanes = best.type.lanes
         value = points.vector(at.scalar(self._stage.value))
-        found = points.vector(Position(at.index(row_major(self._stage.axes)), int64))
+        index = points.vector(Position(at.index(row_major(self._stage.axes)), int64))
         if self._position_type() == "i32":
-            found = self._code.convert("trunc", found, "i32")
+            index = self._code.convert("trunc", index, "i32")
         if value.type.lanes != lanes:
             # The missing lanes repeat the last value at the same position, which is not better.
-            own = value.type.lanes
-            value, found = self._repeated(value, lanes), self._repeated(found, lanes)
-            present = constants([1 if lane < own else 0 for lane in range(lanes)], "i1")
+            count = value.type.lanes
+            value, index = self._repeated(value, lanes), self._repeated(index, lanes)
+            present = constants([1 if lane < count else 0 for lane in range(lanes)], "i1")
         else:
             present = None
         better = self._better(value, best) | (position < 0)
         if present is not None:
             better = better & present
-        return (self._code.select(better, value, best), self._code.select(better, found, position))
+        return (self._code.select(better, value, best), self._code.select(better, index, position))
 
     def result(self, carried: tuple[Value, ...]) -> Value:
         _, position = carried
@@ -173,13 +173,13 @@ class _Position(Combiner):
 
     def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
         code = self._code
-        (best, position), (value, found) = left, right
-        filled = found >= 0
+        (best, position), (value, index) = left, right
+        filled = index >= 0
         # If neither value is better than the other, the earlier one is taken.
         worse = self._better(best, value)
-        earlier = (worse ^ 1) & (found < position)
+        earlier = (worse ^ 1) & (index < position)
         chosen = ((self._better(value, best) | earlier) & filled) | (position < 0)
-        return code.select(chosen, value, best), code.select(chosen, found, position)
+        return code.select(chosen, value, best), code.select(chosen, index, position)
 
     def finish(self, carried: tuple[Value, ...]) -> Value:
         code = self._code

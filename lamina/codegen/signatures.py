@@ -68,10 +68,10 @@ class Signatures:
         which are not in the program.
         """
         without_names, used = self.numbered(*steps)
-        known = {**self._program.buffers, **{one.name: one for one in workspaces}}
+        by_name = {**self._program.buffers, **{one.name: one for one in workspaces}}
         buffers = tuple(
             Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
-            for number, buffer in enumerate(known[name] for name in used)
+            for number, buffer in enumerate(by_name[name] for name in used)
         )
         return Signature(without_names, buffers, decided, iteration), used
 

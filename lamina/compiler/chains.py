@@ -57,17 +57,17 @@ def join_chains(
 ) -> tuple[list[Step], list[Repeat]]:
     """The steps with chains in place of the steps that they join; drops the hidden buffers.
 
-    The outputs are read after the last step. The copies are those of weights.
+    The outputs are read after the last step. The copies are of weights.
     """
     lasting = {name for name, one in buffers.items() if one.kind in _LASTING}.union(copies)
     free = {name for name, one in buffers.items() if one.kind == "temporary"}
-    found = _Search(steps, repeats, free.difference(outputs), lasting).chains()
-    if not found:
+    chains = _Search(steps, repeats, free.difference(outputs), lasting).chains()
+    if not chains:
         return list(steps), list(repeats)
-    parts = [part for chain in found for part in chain.parts]
+    parts = [part for chain in chains for part in chain.parts]
     # All steps that vanish or move for chains.
     joined = {number for part in parts for number in (part.number, *part.hidden.values())}
-    placed = {chain.place: chain for chain in found}
+    placed = {chain.place: chain for chain in chains}
 
     def replacements(number: int, step: Step) -> Sequence[Step]:
         if number in placed:
@@ -158,8 +158,8 @@ class _Joined:
         for number, part in enumerate(self.parts):
             assert part.total is not None
             total = Local(f"sum{number}", part.total.dtype)
-            own = Rewrite(locals={**locals_, part.total.result: total})
-            sums.append(replace(own.record(part.total), result=total.name))
+            renaming = Rewrite(locals={**locals_, part.total.result: total})
+            sums.append(replace(renaming.record(part.total), result=total.name))
         return Chain(
             *(name, first.batch, first.m, first.k),
             tuple(replace(one, result=locals_[one.result].name) for one in products),
@@ -282,9 +282,9 @@ class _Search:
         groups: list[_Joined] = []
         for part in parts:
             for number, group in enumerate(groups):
-                found = self._joined((*group.parts, part))
-                if all(map(part.fits, group.parts)) and found is not None:
-                    groups[number] = found
+                joined = self._joined((*group.parts, part))
+                if all(map(part.fits, group.parts)) and joined is not None:
+                    groups[number] = joined
                     break
             else:
                 groups.append(_Joined((part,), part.number))
@@ -481,16 +481,16 @@ class _Reader:
         part.loop = number
         columns = self._step.k
         reductions: list[Reduce] = []
-        for one in reduces:
+        for reduce in reduces:
             inner: dict[Axis, Index] = dict(at)
-            if one.axes:
-                if [axis.extent for axis in one.axes] != [axis.extent for axis in columns]:
+            if reduce.axes:
+                if [axis.extent for axis in reduce.axes] != [axis.extent for axis in columns]:
                     raise _Unfit
-                inner |= dict(zip(one.axes, map(axis_index, columns), strict=True))
-            value = self._computed(Rewrite(inner, locals_).scalar(one.value))
-            local = f"{one.local} of {number}"
+                inner |= dict(zip(reduce.axes, map(axis_index, columns), strict=True))
+            value = self._computed(Rewrite(inner, locals_).scalar(reduce.value))
+            local = f"{reduce.local} of {number}"
             reductions.append(
-                Reduce(local, one.combine, columns if one.axes else (), value, one.dtype)
+                Reduce(local, reduce.combine, columns if reduce.axes else (), value, reduce.dtype)
             )
         part.reductions = tuple(reductions)
         change = Rewrite(at, locals_)
@@ -510,12 +510,12 @@ def _coordinates(stored: Index, load: Load) -> dict[Axis, Index]:
     axes = {coefficient: atom for atom, coefficient in load.index.terms}
     if len(stored.terms) != len(axes) or len(load.index.terms) != len(axes):
         raise _Unfit
-    found: dict[Axis, Index] = {}
+    coordinates: dict[Axis, Index] = {}
     for atom, coefficient in stored.terms:
         other = axes.get(coefficient)
         if not isinstance(atom, Axis) or not isinstance(other, Axis):
             raise _Unfit
         if atom.extent != other.extent:
             raise _Unfit
-        found[atom] = axis_index(other)
-    return found
+        coordinates[atom] = axis_index(other)
+    return coordinates

@@ -26,7 +26,7 @@ def widen(graph: Graph) -> Graph:
 def expand(graph: Graph, *, chains: bool = False) -> Graph:
     """The graph without decomposable ops, applied recursively to the replacements.
 
-    `chains` is that of the target.
+    `chains`: whether the target has chains.
     """
     return rewrite(graph, _Expansion(chains).rule)
 

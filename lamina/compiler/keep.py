@@ -120,12 +120,12 @@ class _Loop(Recurrence):
 
     def results(self) -> list[tuple[str, Tensor]]:
         """The results of the rebuilt loop by name: those still computed, and the kept tensors."""
-        own = [one for n, one in enumerate(self.body.outputs) if not self._is_read(n)]
-        names, known = {name for name, _ in own}, {tensor for _, tensor in own}
+        results = [one for n, one in enumerate(self.body.outputs) if not self._is_read(n)]
+        names, returned = {name for name, _ in results}, {tensor for _, tensor in results}
         for tensor in self.tensors:
-            if tensor in self.kept and tensor not in known:
-                own.append((_unused("kept", names), tensor))
-        return own
+            if tensor in self.kept and tensor not in returned:
+                results.append((_unused("kept", names), tensor))
+        return results
 
     def _rebuild(self, operands: tuple[Tensor, ...]) -> Tensor:
         """The loop on these operands; kept tensors become results, and read ones sequences."""
@@ -138,11 +138,11 @@ class _Loop(Recurrence):
             needed = self.needed_tensors()
             names = {str(x.attributes["name"]) for x in self.body.inputs}
             read: list[tuple[Tensor, Tensor]] = []
-            for (other, original), own in self._read_from_others(needed):
+            for (other, original), tensors in self._read_from_others(needed):
                 sequence = other.stack_of(original)
                 element = leaf(_unused("kept", names), "input", original.shape, original.dtype)
                 read.append((element, sequence))
-                replaced |= dict.fromkeys(own, element)
+                replaced |= dict.fromkeys(tensors, element)
             used = [one for one in sequences if one[0] in needed] + read
             # If no sequence is used, one stays, because its length is the number of iterations.
             sequences = used or sequences[-1:]
@@ -217,14 +217,14 @@ def _value_numbers(
     """
     leaves = dict(zip(loop.body.inputs, loop.node.operands, strict=True))
     input_numbers = {x: number for number, x in enumerate(leaves)}
-    found: dict[Tensor, int] = {}
+    number_of: dict[Tensor, int] = {}
     for node in loop.tensors:
         if node in leaves:
             key = _input_key(loop, input_numbers[node], loops)
         else:
-            key = (node.op, attributes_key(node, _key), *(found[x] for x in node.operands))
-        found[node] = numbers.setdefault((loop.length, key), len(numbers))
-    return found
+            key = (node.op, attributes_key(node, _key), *(number_of[x] for x in node.operands))
+        number_of[node] = numbers.setdefault((loop.length, key), len(numbers))
+    return number_of
 
 
 def _input_key(loop: _Loop, number: int, loops: Mapping[object, _Loop]) -> Hashable:

@@ -103,9 +103,9 @@ def _ordered_as(x: _Permuted, axes: tuple[int, ...]) -> Tensor:
 
 def _elementwise(node: Tensor, operands: list[_Permuted]) -> _Permuted | None:
     """The result has the axes of the largest operand; of several, of the first permuted one."""
-    whole = [x for x in operands if len(x.axes) == len(node.shape)]
-    if whole:
-        axes = max(whole, key=lambda x: (size_of(static(x.tensor.shape)), not x.is_identity)).axes
+    of_rank = [x for x in operands if len(x.axes) == len(node.shape)]
+    if of_rank:
+        axes = max(of_rank, key=lambda x: (size_of(static(x.tensor.shape)), not x.is_identity)).axes
         if axes != tuple(range(len(axes))):
             return _Permuted(rebuild(node, tuple(_ordered_as(x, axes) for x in operands)), axes)
     return None
@@ -124,11 +124,11 @@ def _contraction(node: Tensor, operands: list[_Permuted]) -> _Permuted:
 
 def _reduction(node: Tensor, x: _Permuted) -> _Permuted | None:
     reduced: tuple[int, ...] = node.attributes["axes"]
-    own = [x.axes[axis] for axis in reduced]
-    if own != sorted(own) and node.op in (ARGMAX, ARGMIN):
+    axes = [x.axes[axis] for axis in reduced]
+    if axes != sorted(axes) and node.op in (ARGMAX, ARGMIN):
         # The order of the axes decides which of several equal elements comes first.
         return None
-    result = rebuild(node, (x.tensor,), axes=tuple(sorted(own)))
+    result = rebuild(node, (x.tensor,), axes=tuple(sorted(axes)))
     kept = [axis for number, axis in enumerate(x.axes) if number not in reduced]
     return _Permuted(result, tuple(sum(other < axis for other in kept) for axis in kept))
 

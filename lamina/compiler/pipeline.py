@@ -50,8 +50,8 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
 def optimised(graph: Graph, checked: Graph | None = None, *, chains: bool = False) -> Graph:
     """The graph after the passes that come before fusion.
 
-    Only tensors that a pass makes are type-checked, not those of a graph that was `checked`.
-    `chains` is that of the target; no steps of a recurrence become chains.
+    Only tensors that a pass makes are type-checked, not tensors of a graph that was `checked`.
+    `chains`: whether the target has chains; no steps of a recurrence become chains.
     """
     expanded = partial(expand, chains=chains)
     for apply_pass in (widen, keep, expanded, simplify, sink_transposes, simplify):

@@ -53,10 +53,10 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
         return compiled()
     versions = SOURCES.checksum, np.__version__
     key = key_of(("program", checksum, str(batch), name, target.key, *versions))
-    found = find(key)
-    if found is not None:
+    encoded = find(key)
+    if encoded is not None:
         try:
-            return decode(found)
+            return decode(encoded)
         except FileFormatError:
             pass
     program = compiled()

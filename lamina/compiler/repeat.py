@@ -108,9 +108,9 @@ class _Loop(Recurrence):
         for group in fused.groups:
             # Recurrences inside an iteration were unrolled before.
             assert group.step is not None
-            for one in group.members:
-                if one in group.stored and one not in locations:
-                    locations[one] = self._buffers.temporary(one)
+            for member in group.members:
+                if member in group.stored and member not in locations:
+                    locations[member] = self._buffers.temporary(member)
             steps.append(group.step.written(locations, readable_name(group.members[-1])))
         return steps
 

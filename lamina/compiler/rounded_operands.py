@@ -80,23 +80,23 @@ def with_rounded_operands(graph: Graph, target: Target) -> RoundedOperands:
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         new_of[node] = new = rebuild(node, operands)
-        one = _rounding(node)
-        if one is None or one not in chosen:
+        rounding = _rounding(node)
+        if rounding is None or rounding not in chosen:
             return new
-        if one not in stored:
-            source = one.source
-            stored[one] = _copy(one) if one.lasts else _rounded(new_of[source], one.dtype)
-            if one.lasts:
-                copies[stored[one]] = source
-        moved = stored[one]
+        if rounding not in stored and rounding.lasts:
+            stored[rounding] = _copy(rounding)
+            copies[stored[rounding]] = rounding.source
+        elif rounding not in stored:
+            stored[rounding] = _rounded_to(new_of[rounding.source], rounding.dtype)
+        moved = stored[rounding]
         for movement in _movements(node.operands[0]):
             moved = rebuild(movement, (moved,))
-        return moved if one.dtype.is_half else stored_as_tf32(moved)
+        return moved if rounding.dtype.is_half else stored_as_tf32(moved)
 
     new = rewrite(graph, rule)
     values = dict(new.updates)
     updates = [
-        (copy, _rounded(values[of], copy.dtype)) for copy, of in copies.items() if of in values
+        (copy, _rounded_to(values[of], copy.dtype)) for copy, of in copies.items() if of in values
     ]
     new = replace(new, updates=(*new.updates, *updates))
     return RoundedOperands(new, frozenset(stored.values()) - copies.keys(), copies)
@@ -111,7 +111,7 @@ def preparing(copy: str, dtype: DType, source: Buffer) -> Loop:
     return Loop(copy, (axis,), (Write((), (Store(copy, at, value),)),))
 
 
-def _rounded(tensor: Tensor, dtype: DType) -> Tensor:
+def _rounded_to(tensor: Tensor, dtype: DType) -> Tensor:
     return ops.cast(tensor, dtype) if dtype.is_half else ops.round_to_tf32(tensor)
 
 
@@ -152,7 +152,7 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
     if tile is None:
         return set()
     nodes = graph.nodes()
-    roundings = {node: one for node in nodes if (one := _rounding(node)) is not None}
+    roundings = {node: rounding for node in nodes if (rounding := _rounding(node)) is not None}
     # How often products would round each element, and the movements between it and the products.
     passes: dict[_Rounding, list[float]] = defaultdict(list)
     for node in nodes:
@@ -168,25 +168,25 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
                     passes[roundings[end]].append(multiplications / _size(end) / tile)
     users, roots = users_of(nodes), set(graph.roots)
     inside: dict[_Rounding, set[Tensor]] = defaultdict(set)
-    for node, one in roundings.items():
-        inside[one] |= {node, one.source, *_movements(node.operands[0])}
+    for node, rounding in roundings.items():
+        inside[rounding] |= {node, rounding.source, *_movements(node.operands[0])}
 
-    def is_worth(one: _Rounding) -> bool:
-        used = {user for node in inside[one] - roundings.keys() for user in users[node]}
-        floats = [x for x in read_operands(one.source) if x.dtype.is_float]
+    def is_worth(rounding: _Rounding) -> bool:
+        used = {user for node in inside[rounding] - roundings.keys() for user in users[node]}
+        floats = [x for x in read_operands(rounding.source) if x.dtype.is_float]
         # Products read what has elements of another tensor through a view.
-        is_moved = isinstance(one.source.op.lowering, Movement) and len(floats) == 1
-        is_separate = one.is_of_leaf or is_moved
+        is_moved = isinstance(rounding.source.op.lowering, Movement) and len(floats) == 1
+        is_separate = rounding.is_of_leaf or is_moved
         return is_worth_rounding(
             target,
-            elements=_size(one.source),
-            dtype=one.dtype,
-            passes=passes[one],
-            is_read=is_separate and not one.lasts,
-            is_additional=is_separate or one.source in roots or not used <= inside[one],
+            elements=_size(rounding.source),
+            dtype=rounding.dtype,
+            passes=passes[rounding],
+            is_read=is_separate and not rounding.lasts,
+            is_additional=is_separate or rounding.source in roots or not used <= inside[rounding],
         )
 
-    return {one for one in passes if is_worth(one)}
+    return {rounding for rounding in passes if is_worth(rounding)}
 
 
 def _end(operand: Tensor, roundings: Mapping[Tensor, _Rounding]) -> Tensor | None:

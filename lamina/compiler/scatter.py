@@ -1,6 +1,6 @@
 """Scatters for parallel workers: each element of the result gathers its summands.
 
-A scatter is lowered to zeros and additions in order, which one worker computes. For targets with
+A scatter is lowered to zeros and additions in order, computed by one worker. For targets with
 `scatter="sorted"`, two parallel steps without atomic additions replace it. The first sorts the
 target indices of the values and keeps equal ones in order. In the second, each element of the
 result adds up the values with its index. The order of additions is the same, so the results have

@@ -48,7 +48,7 @@ def simplify(graph: Graph) -> Graph:
 
 def _sharing(settled: dict[Tensor, Any]) -> Callable[[Tensor, tuple[Tensor, ...]], Tensor]:
     """A rule for `rewrite` that simplifies each tensor and returns one for all equal ones."""
-    known: dict[Any, Tensor] = {}
+    tensors: dict[Any, Tensor] = {}
 
     def shared(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         node = rebuild(node, operands)
@@ -59,7 +59,7 @@ def _sharing(settled: dict[Tensor, Any]) -> Callable[[Tensor, tuple[Tensor, ...]
             if new is node:
                 settled[node] = attributes
             node = new
-        return known.setdefault((node.op, node.operands, attributes), node)
+        return tensors.setdefault((node.op, node.operands, attributes), node)
 
     return shared
 
@@ -174,11 +174,11 @@ def _is(tensor: Tensor, number: float) -> bool:
 
 
 def _multiply(node: Tensor) -> Tensor | None:
-    for one, other in (node.operands, node.operands[::-1]):
-        if one.shape == node.shape and _is(other, 1):
-            return one
-        if one.shape == node.shape and _is(other, -1) and node.dtype.is_float:
-            return ops.neg(one)
+    for factor, other in (node.operands, node.operands[::-1]):
+        if factor.shape == node.shape and _is(other, 1):
+            return factor
+        if factor.shape == node.shape and _is(other, -1) and node.dtype.is_float:
+            return ops.neg(factor)
     return None
 
 
@@ -193,8 +193,8 @@ def _add(node: Tensor) -> Tensor | None:
 
 def _multiply_add(node: Tensor) -> Tensor | None:
     left, right, added = node.operands
-    for one, other in ((left, right), (right, left)):
-        if _is(one, 1):
+    for factor, other in ((left, right), (right, left)):
+        if _is(factor, 1):
             total = ops.add(other, added)
             return total if total.shape == node.shape else None
     return None
@@ -230,8 +230,8 @@ def _where(node: Tensor) -> Tensor | None:
     # Floats of 16 bits are chosen before they are cast to wider ones.
     (half,) = halves
     narrow = [_narrowed(x, half) for x in (left, right)]
-    known = [x for x in narrow if x is not None]
-    return ops.cast(ops.where(condition, *known), node.dtype) if len(known) == 2 else None
+    choices = [x for x in narrow if x is not None]
+    return ops.cast(ops.where(condition, *choices), node.dtype) if len(choices) == 2 else None
 
 
 def is_widened(node: Tensor) -> bool:
@@ -241,7 +241,7 @@ def is_widened(node: Tensor) -> bool:
 
 
 def _narrowed(node: Tensor, half: DType) -> Tensor | None:
-    """The floats of 16 bits of which a tensor is a cast; 0 is one of them."""
+    """The floats of 16 bits from which a tensor is cast, or 0 if it is 0; None for others."""
     if is_widened(node):
         return node.operands[0]
     return constant(0.0, half) if _is(node, 0.0) else None
@@ -265,7 +265,7 @@ def _cast(node: Tensor) -> Tensor | None:
 
 
 def keeps_elements(node: Tensor) -> bool:
-    """Whether the elements are those of its only operand, floats, or zeros."""
+    """Whether each element is one of its only operand's, which are floats, or zero."""
     fills = (node.attributes.get("value", 0.0), node.attributes.get("fill", 0.0))
     is_moved = isinstance(node.op.lowering, Movement) and len(node.operands) == 1
     # `one_hot` makes floats of integers.
@@ -333,13 +333,13 @@ def _contract(node: Tensor) -> Tensor | None:
     """An operand of one constant number becomes a factor of the other operand."""
     attributes = node.attributes
     sides = list(zip(node.operands, (attributes["left"], attributes["right"]), strict=True))
-    for (known, _), (other, labels) in (sides, sides[::-1]):
-        if is_number(known):
+    for (number, _), (other, labels) in (sides, sides[::-1]):
+        if is_number(number):
             # Labels that only one operand has, or only the output, have extent 1.
             kept = [labels.index(label) for label in attributes["output"] if label in labels]
             dropped = [axis for axis in range(other.rank) if axis not in kept]
             moved = ops.reshape(ops.transpose(other, [*kept, *dropped]), node.shape)
-            return ops.mul(moved, ops.reshape(known, ()))
+            return ops.mul(moved, ops.reshape(number, ()))
     return None
 
 

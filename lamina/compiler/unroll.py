@@ -16,24 +16,24 @@ from lamina.ops.slicing import slice_axis
 def unroll(graph: Graph) -> Graph:
     """The graph with the ops of every iteration in place of each recurrence."""
     # The values of all iterations, for each result of each loop.
-    known: dict[object, list[list[Tensor]]] = {}
+    values_of: dict[object, list[list[Tensor]]] = {}
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         node = rebuild(node, operands)
         if not isinstance(node.op.lowering, Repeating):
             return node
         loop = loop_key(node)
-        if loop not in known:
-            known[loop] = iterations(node)
+        if loop not in values_of:
+            values_of[loop] = iterations(node)
         number: int = node.attributes["result"]
-        values = known[loop][number]
+        values = values_of[loop][number]
         return stack(values) if values else broadcast_to(constant(0, node.dtype), node.shape)
 
     def iterations(node: Tensor) -> list[list[Tensor]]:
         loop = Recurrence(node)
         current, given = node.operands[: loop.states], node.operands[loop.states :]
-        found: list[list[Tensor]] = [[state] for state in current]
-        found += [[] for _ in loop.body.outputs[loop.states :]]
+        all_values: list[list[Tensor]] = [[state] for state in current]
+        all_values += [[] for _ in loop.body.outputs[loop.states :]]
         for time in range(loop.length)[:: -1 if loop.reverse else 1]:
             sequences, constants = given[: loop.sequences], given[loop.sequences :]
             elements = [squeeze(slice_axis(x, 0, time, time + 1), 0) for x in sequences]
@@ -49,8 +49,8 @@ def unroll(graph: Graph) -> Graph:
 
             results = [tensor for _, tensor in rewrite(loop.body, body_rule).outputs]
             current = results[: loop.states]
-            for values_so_far, value in zip(found, results, strict=True):
+            for values_so_far, value in zip(all_values, results, strict=True):
                 values_so_far.append(value)
-        return [values[::-1] for values in found] if loop.reverse else found
+        return [values[::-1] for values in all_values] if loop.reverse else all_values
 
     return rewrite(graph, rule)

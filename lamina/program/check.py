@@ -69,14 +69,14 @@ def verify(program: Program) -> None:
             # Special kernels run it.
             raise InternalError("a sort must be the only stage of its loop", where=where)
         _check_stores(program, step, iteration, where)
-        own = writes_of(step)
+        writes = writes_of(step)
         missing = _read_before(step) - written
         if missing:
             raise InternalError(f"reads {sorted(missing)} before it is written", where=where)
-        for name in own:
+        for name in writes:
             if program.buffers[name].kind in ("input", "constant"):
                 raise InternalError(f"writes the {program.buffers[name].kind} {name}", where=where)
-        written |= own
+        written |= writes
     for name, buffer in program.outputs:
         if buffer not in written:
             raise InternalError(f"the output {name} is never written")
@@ -105,8 +105,8 @@ def _check_constants(program: Program) -> None:
         if value is None:
             raise InternalError("this constant has no value", where=buffer.name)
         if (value.dtype, value.shape) != (buffer.dtype.numpy, buffer.shape):
-            found = f"{value.dtype}{list(value.shape)}"
-            raise InternalError(f"{buffer} has the value of a {found}", where=buffer.name)
+            value_type = f"{value.dtype}{list(value.shape)}"
+            raise InternalError(f"{buffer} has the value of a {value_type}", where=buffer.name)
 
 
 def _check_repeats(program: Program) -> None:
@@ -167,19 +167,19 @@ def _check_nest(axes: Sequence[Axis], within: Iterable[Index], where: str) -> No
     _check_indices(within, set(axes), where)
 
 
-def _check_indices(checked: Iterable[Index], known: set[Axis], where: str) -> None:
+def _check_indices(checked: Iterable[Index], axes: set[Axis], where: str) -> None:
     for index in checked:
         _check_number("a constant", index.constant, -_LARGEST, where)
         for atom, coefficient in index.terms:
             _check_number("a coefficient", coefficient, -_LARGEST, where)
             if isinstance(atom, Axis):
-                if atom not in known:
+                if atom not in axes:
                     raise InternalError(f"nothing iterates axis {atom.name}", where=where)
             elif isinstance(atom, Gathered):
                 _check_number("an extent", atom.extent, 0, where)
             else:
                 _check_number("a divisor", atom.divisor, 1, where)
-                _check_indices((atom.index,), known, where)
+                _check_indices((atom.index,), axes, where)
         if max(map(abs, index.bounds)) > _LARGEST:
             raise InternalError(f"reaches beyond 64 bits: {index}", where=where)
 
@@ -221,15 +221,15 @@ def _check_stores(program: Program, step: Step, iteration: Axis | None, where: s
 def _check_apart_at(
     iteration: Axis | None,
     where: str,
-    one: tuple[Store, tuple[Axis, ...]],
-    other: tuple[Store, tuple[Axis, ...]],
+    left: tuple[Store, tuple[Axis, ...]],
+    right: tuple[Store, tuple[Axis, ...]],
     apart: tuple[Axis, ...] | None,
 ) -> None:
     """Checks that two stores share no element at points that differ along the axes `apart`.
 
     If `apart` is None, they must not share any element. Each store comes with the axes around it.
     """
-    (first, first_axes), (second, second_axes) = one, other
+    (first, first_axes), (second, second_axes) = left, right
     if first.buffer != second.buffer:
         return
     if apart is None:
@@ -272,16 +272,16 @@ def _check_plan(program: Program) -> None:
     plan = program.plan
     for bytes_ in plan.blocks:
         _check_number("the size of a block", bytes_, 0, "the arena")
-    for one in plan.allocations:
-        for what, number in (("bytes", one.bytes), ("first", one.first), ("last", one.last)):
-            _check_number(what, number, 0, one.buffer)
-        _check_number("offset", one.offset, -_LARGEST, one.buffer)
-        _check_number("block", one.block, 0, one.buffer)
-        size = plan.blocks[one.block] if one.block < len(plan.blocks) else -1
-        if one.offset < 0 or one.offset + one.bytes > size:
-            raise InternalError(f"{one.buffer} is outside the arena")
-        if one.last < one.first:
-            raise InternalError(f"{one.buffer} ends before it begins")
+    for allocation in plan.allocations:
+        for what in ("bytes", "first", "last"):
+            _check_number(what, getattr(allocation, what), 0, allocation.buffer)
+        _check_number("offset", allocation.offset, -_LARGEST, allocation.buffer)
+        _check_number("block", allocation.block, 0, allocation.buffer)
+        size = plan.blocks[allocation.block] if allocation.block < len(plan.blocks) else -1
+        if allocation.offset < 0 or allocation.offset + allocation.bytes > size:
+            raise InternalError(f"{allocation.buffer} is outside the arena")
+        if allocation.last < allocation.first:
+            raise InternalError(f"{allocation.buffer} ends before it begins")
     positions = plan.positions()
     if len(positions) < len(plan.allocations):
         raise InternalError("a buffer has several allocations in the arena")
@@ -299,8 +299,8 @@ def _check_alive(program: Program) -> None:
     allocations = {one.buffer: one for one in program.plan.allocations}
 
     def check(name: str, first: int, last: int, where: str) -> None:
-        own = allocations.get(name)
-        if own is not None and not own.first <= first <= last <= own.last:
+        allocation = allocations.get(name)
+        if allocation is not None and not allocation.first <= first <= last <= allocation.last:
             raise InternalError(f"{name} is allocated in the arena at other times", where=where)
 
     for number, step in enumerate(program.steps):
@@ -311,9 +311,9 @@ def _check_alive(program: Program) -> None:
     for repeat in program.repeats:
         steps = program.steps[repeat.first : repeat.last]
         for name in {name for step in steps for name in reads_of(step) | writes_of(step)}:
-            own = allocations.get(name)
+            allocation = allocations.get(name)
             # A buffer that another iteration, or a later step, reads must live in all of them.
-            if own and (own.first < repeat.first or own.last >= repeat.last):
+            if allocation and (allocation.first < repeat.first or allocation.last >= repeat.last):
                 check(name, repeat.first, repeat.last - 1, repeat.axis.name)
 
 
@@ -324,11 +324,11 @@ def _check_overwriting(program: Program) -> None:
         where = f"step {number}, {step.name}"
         repeat = program.repeated(number)
         axis = None if repeat is None else repeat.axis
-        for one in overlaps(step, memory, axis):
-            if not one.at_one_point:
+        for overlap in overlaps(step, memory, axis):
+            if not overlap.at_one_point:
                 raise InternalError(
-                    f"loads {one.load}, which may overlap what another point or an earlier stage "
-                    f"stores in {one.store.buffer}[{one.store.index}]",
+                    f"loads {overlap.load}, which may overlap what another point or an earlier "
+                    f"stage stores in {overlap.store.buffer}[{overlap.store.index}]",
                     where=where,
                 )
         for first, second in combinations(stores_of(step), 2):
@@ -348,30 +348,30 @@ def _check_apart(allocations: Sequence[Allocation], positions: Mapping[str, int]
         start = positions[allocations[number].buffer]
         return start, start + allocations[number].bytes, number
 
-    def end(own: tuple[int, int, int]) -> None:
-        position = bisect_left(alive, own)
-        if alive[position : position + 1] == [own]:
+    def end(span: tuple[int, int, int]) -> None:
+        position = bisect_left(alive, span)
+        if alive[position : position + 1] == [span]:
             del alive[position]
 
-    # Allocations that take over another one's memory come last among those of their first step.
+    # At each step, allocations that take over another's memory come after all others.
     order = sorted(
         range(len(allocations)),
         key=lambda n: (allocations[n].first, bool(allocations[n].in_place_of)),
     )
     for number in order:
-        one, own = allocations[number], extent(number)
-        while ending and ending[0][0] < one.first:
+        allocation, span = allocations[number], extent(number)
+        while ending and ending[0][0] < allocation.first:
             end(heappop(ending)[1])
-        before = numbers.get(one.in_place_of, number)
-        if allocations[before].last == one.first and extent(before)[:2] == own[:2]:
+        before = numbers.get(allocation.in_place_of, number)
+        if allocations[before].last == allocation.first and extent(before)[:2] == span[:2]:
             end(extent(before))
-        if not one.bytes:
+        if not allocation.bytes:
             continue
-        position = bisect_left(alive, own)
+        position = bisect_left(alive, span)
         for start, stop, other in alive[max(position - 1, 0) : position + 1]:
-            if start < own[1] and own[0] < stop:
+            if start < span[1] and span[0] < stop:
                 first, second = sorted((number, other))
                 names = f"{allocations[first].buffer} and {allocations[second].buffer}"
                 raise InternalError(f"{names} share bytes while alive")
-        alive.insert(position, own)
-        heappush(ending, (one.last, own))
+        alive.insert(position, span)
+        heappush(ending, (allocation.last, span))

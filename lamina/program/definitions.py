@@ -24,7 +24,7 @@ def sort_key(x: Array) -> Array:
 
 
 def integer_power(left: Array, right: Array) -> Array:
-    """Left to the power right, wrapping around; negative powers are 0, except those of 1 and -1."""
+    """Left to the power right, wrapping around; negative powers are 0, except of 1 and -1."""
     positive = np.power(left, np.maximum(right, 0))
     odd = (right & 1).astype(bool)
     inverse = np.where(left == 1, 1, np.where(left == -1, np.where(odd, -1, 1), 0))

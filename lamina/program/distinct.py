@@ -83,16 +83,16 @@ class _Digit:
         )
 
 
-def _digits(one: Index, other: Index, fixed: Axis | None) -> list[_Digit]:
+def _digits(index: Index, other: Index, fixed: Axis | None) -> list[_Digit]:
     """The digits of two indices with common strides, the lowest first."""
-    mine, others = _moving(one), _moving(other)
+    mine, others = _moving(index), _moving(other)
     if fixed is not None and mine.get(fixed) == others.get(fixed):
         mine.pop(fixed, None)
         others.pop(fixed, None)
     strides = sorted({abs(stride) for stride in (*mine.values(), *others.values())})
     # The difference of the constants is split into multiples of the strides, the largest first.
     shifts: dict[int, int] = {}
-    difference = other.constant - one.constant
+    difference = other.constant - index.constant
     for stride in reversed(strides):
         sign = -1 if difference < 0 else 1
         shifts[stride] = sign * (abs(difference) // stride) * stride
@@ -127,24 +127,24 @@ def _of_stride(terms: dict[Atom, int], wanted: int) -> Terms:
 
 def _with_divided(atoms: set[Atom], fixed: Axis | None) -> set[Atom]:
     """Atoms with equal values, and those that follow from quotients and remainders among them."""
-    known = atoms if fixed is None else {*atoms, fixed}
-    found: set[Index] = set()
+    equal = atoms if fixed is None else {*atoms, fixed}
+    dividends: set[Index] = set()
     while True:
         new = {
-            whole
-            for whole, divisor in {division for atom in known for division in _divided(atom)}
-            if whole not in found
+            dividend
+            for dividend, divisor in {division for atom in equal for division in _divided(atom)}
+            if dividend not in dividends
             and all(
-                atom in known
-                for divided in (whole // divisor, whole % divisor)
+                atom in equal
+                for divided in (dividend // divisor, dividend % divisor)
                 for atom, _ in divided.terms
             )
         }
         if not new:
-            return known
-        found |= new
-        digits = [digit for whole in new for digit in _digits(whole, whole, fixed)]
-        known |= {digit.atom for digit in digits if digit.atom is not None}
+            return equal
+        dividends |= new
+        digits = [digit for dividend in new for digit in _digits(dividend, dividend, fixed)]
+        equal |= {digit.atom for digit in digits if digit.atom is not None}
 
 
 def _divided(atom: Atom) -> Iterator[tuple[Index, int]]:

@@ -160,21 +160,21 @@ class _Checker:
 
     def _check_combined(self, stage: steps.Reduce | steps.Scan | steps.SegmentSum) -> None:
         combine = "sum" if isinstance(stage, steps.SegmentSum) else stage.combine
-        found = stage.value.dtype
-        combined = f"the {combine} of {found}"
+        dtype = stage.value.dtype
+        combined = f"the {combine} of {dtype}"
         if isinstance(stage, steps.Reduce) and not stage.axes:
             combined = "its value"
         elif combine in steps.POSITIONAL:
-            found = int64
+            dtype = int64
         if stage.value.dtype.is_half and combined != "its value":
             self.refuse(f"combines floats of 16 bits: {combined}")
-        if stage.dtype != found:
+        if stage.dtype != dtype:
             name = stage.buffer if isinstance(stage, steps.Scan) else stage.local
-            self.refuse(f"{name} is {stage.dtype}, but {combined} is {found}")
+            self.refuse(f"{name} is {stage.dtype}, but {combined} is {dtype}")
 
     def check(self, *scalars: Scalar) -> None:
         """Checks scalars, operands before users."""
-        for scalar in postorder(*scalars, known=self._checked):
+        for scalar in postorder(*scalars, without=self._checked):
             self._checked.add(scalar)
             for problem in self._problems(scalar):
                 self.refuse(problem)

@@ -100,10 +100,10 @@ class Index:
         values: tuple[Scalar, ...] = ()
         nesting = 0
         for atom, coefficient in self.terms:
-            one, other = atom.bounds()
+            first, last = atom.bounds()
             if coefficient < 0:
-                one, other = other, one
-            low, high = low + coefficient * one, high + coefficient * other
+                first, last = last, first
+            low, high = low + coefficient * first, high + coefficient * last
             if isinstance(atom, Gathered):
                 values += (atom.value,)
             elif not isinstance(atom, Axis):
@@ -147,21 +147,21 @@ class Index:
             return self
         if low // divisor == high // divisor:
             return Index(low // divisor)
-        whole, rest = self._split(divisor)
+        quotient, rest = self._split(divisor)
         if not rest.terms:
-            return whole + rest.constant // divisor
+            return quotient + rest.constant // divisor
         if rest.bounds[0] >= 0 and rest.bounds[1] < divisor:
-            return whole
+            return quotient
         for factor in rest._common_factors(divisor):
             coarse, fine = rest._split(factor)
             if fine.bounds[0] >= 0 and fine.bounds[1] < factor:
-                return whole + coarse // (divisor // factor)
+                return quotient + coarse // (divisor // factor)
         for atom, coefficient in rest.terms:
             if isinstance(atom, Quotient) and coefficient == 1:
                 # (o + e // a) // d is (a * o + e) // (a * d).
                 others = rest - Index(0, ((atom, 1),))
-                return whole + (others * atom.divisor + atom.index) // (atom.divisor * divisor)
-        return whole + Index(0, ((Quotient(rest, divisor), 1),))
+                return quotient + (others * atom.divisor + atom.index) // (atom.divisor * divisor)
+        return quotient + Index(0, ((Quotient(rest, divisor), 1),))
 
     def __mod__(self, divisor: int) -> Index:
         if divisor == 1:
@@ -187,12 +187,12 @@ class Index:
 
     def _split(self, divisor: int) -> tuple[Index, Index]:
         """(q, r) with self = q * divisor + r; all multiples of the divisor are in q."""
-        whole = Index(
+        quotient = Index(
             self.constant // divisor,
             tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0),
         )
         rest = Index(self.constant % divisor, tuple((a, c) for a, c in self.terms if c % divisor))
-        return whole, rest
+        return quotient, rest
 
     def __str__(self) -> str:
         terms = [str(a) if c == 1 else f"{c}*{a}" for a, c in self.terms]
@@ -212,8 +212,8 @@ def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
             match = _only_atom(atom.index // atom.divisor)
             if match is not None and merged.get(match) == coefficient * atom.divisor:
                 rest = {a: c for a, c in merged.items() if a != atom and a != match}
-                whole = atom.index * coefficient
-                return _sum(constant + whole.constant, (*rest.items(), *whole.terms))
+                multiple = atom.index * coefficient
+                return _sum(constant + multiple.constant, (*rest.items(), *multiple.terms))
     ordered = sorted(merged.items(), key=lambda term: (type(term[0]).__name__, str(term[0])))
     return Index(constant, tuple(ordered))
 
@@ -272,10 +272,10 @@ def _unflattened(offset: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
 
 def axes_of(index: Index) -> set[Axis]:
     """The axes that the index depends on, except those inside gathered values."""
-    found: set[Axis] = set()
+    axes: set[Axis] = set()
     for atom, _ in index.terms:
         if isinstance(atom, Axis):
-            found.add(atom)
+            axes.add(atom)
         elif isinstance(atom, Quotient | Remainder):
-            found |= axes_of(atom.index)
-    return found
+            axes |= axes_of(atom.index)
+    return axes

@@ -35,13 +35,13 @@ def memory_of(program: Program) -> dict[str, tuple[int, int, int]]:
     """An address space of the arena, with contiguous blocks, followed by all other buffers."""
     positions = program.plan.positions()
     free = program.plan.arena_bytes
-    found: dict[str, tuple[int, int, int]] = {}
+    memory: dict[str, tuple[int, int, int]] = {}
     for name, buffer in program.buffers.items():
         start = positions.get(name)
         if start is None:
             start, free = free, free + buffer.bytes
-        found[name] = start, buffer.dtype.itemsize, buffer.size
-    return found
+        memory[name] = start, buffer.dtype.itemsize, buffer.size
+    return memory
 
 
 @frozen_dataclass
@@ -120,10 +120,10 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
         if first is not second and may_overlap(earlier, store, memory, repeated)
     ]
     sharing = [stage for pair in shared for stage in pair]
-    found = dict.fromkeys(axis for stage in parallel for axis in stage.axes)
+    candidates = dict.fromkeys(axis for stage in parallel for axis in stage.axes)
     inner = (
         axis
-        for axis in found
+        for axis in candidates
         if axis not in ordered
         and all(stage in parallel and axis in inner_axes(stage) for stage in sharing)
     )
@@ -142,22 +142,22 @@ def _accesses(step: Step) -> Iterator[tuple[tuple[Load, ...], tuple[Store, ...]]
 
 
 def may_overlap(
-    one: Load | Store, other: Load | Store, memory: Memory, repeated: Axis | None = None
+    access: Load | Store, other: Load | Store, memory: Memory, repeated: Axis | None = None
 ) -> bool:
     """Whether two accesses of one step may touch the same bytes, in one iteration of a repeat."""
-    start, size, count = memory[one.buffer]
+    start, size, count = memory[access.buffer]
     other_start, other_size, other_count = memory[other.buffer]
     apart = start + count * size <= other_start or other_start + other_count * other_size <= start
     if apart or not count or not other_count:
         return False
-    index, other_index = one.index, other.index
+    index, other_index = access.index, other.index
     if repeated is not None:
         # If the iteration shifts both addresses equally, the shift does not separate them.
         stride, rest = _without(index, repeated)
         other_stride, other_rest = _without(other_index, repeated)
         if stride * size == other_stride * other_size:
             index, other_index = rest, other_rest
-    low, high = range_of(index, one.bounds if isinstance(one, Load) else ())
+    low, high = range_of(index, access.bounds if isinstance(access, Load) else ())
     other_low, other_high = range_of(other_index, other.bounds if isinstance(other, Load) else ())
     return (
         start + low * size < other_start + (other_high + 1) * other_size

@@ -37,15 +37,15 @@ def find_point_outside(load: Load, size: int) -> str:
     for bound in load.bounds:
         checked = points.values(bound.index)
         wrong = wrong & (bound.low <= checked) & (checked < bound.high)
-    found = np.flatnonzero(wrong)
-    return f"element {offsets[found[0]]} at {points.text(int(found[0]))}" if found.size else ""
+    wrong = np.flatnonzero(wrong)
+    return f"element {offsets[wrong[0]]} at {points.text(int(wrong[0]))}" if wrong.size else ""
 
 
 @lru_cache(maxsize=1 << 10)
 def find_meeting_points(
-    one: Index,
-    one_axes: tuple[Axis, ...],
-    other: Index,
+    index: Index,
+    axes: tuple[Axis, ...],
+    other_index: Index,
     other_axes: tuple[Axis, ...],
     apart: tuple[Axis, ...] | None,
     fixed: Axis | None = None,
@@ -56,17 +56,17 @@ def find_meeting_points(
     that has one value in both: the axis of a repeat.
     """
     around = () if fixed is None else (fixed,)
-    first, second = _Points((*around, *one_axes)), _Points((*around, *other_axes))
-    offsets, other_offsets = first.values(one), second.values(other)
+    first, second = _Points((*around, *axes)), _Points((*around, *other_axes))
+    offsets, other_offsets = first.values(index), second.values(other_index)
     if fixed is not None:
         span = max(offsets.max(), other_offsets.max()) - min(offsets.min(), other_offsets.min()) + 1
         offsets = offsets + first.keys(around) * span
         other_offsets = other_offsets + second.keys(around) * span
     keys, other_keys = first.keys(apart or ()), second.keys(apart or ())
     # At equal offsets, the points with the smallest and the largest keys differ most.
-    found, low, high = _ends(offsets, keys)
-    other_found, other_low, other_high = _ends(other_offsets, other_keys)
-    _, at, other_at = np.intersect1d(found, other_found, return_indices=True)
+    distinct, low, high = _ends(offsets, keys)
+    other_distinct, other_low, other_high = _ends(other_offsets, other_keys)
+    _, at, other_at = np.intersect1d(distinct, other_distinct, return_indices=True)
     for pair in ((low[at], other_high[other_at]), (high[at], other_low[other_at])):
         differ = np.flatnonzero((keys[pair[0]] != other_keys[pair[1]]) | (apart is None))
         if differ.size:
@@ -112,8 +112,8 @@ class _Points:
             elif isinstance(atom, Gathered):
                 value = self._drawn(atom)
             else:
-                whole, rest = np.divmod(self.values(atom.index), atom.divisor)
-                value = whole if isinstance(atom, Quotient) else rest
+                quotient, rest = np.divmod(self.values(atom.index), atom.divisor)
+                value = quotient if isinstance(atom, Quotient) else rest
             total += coefficient * value
         return total
 
@@ -141,15 +141,15 @@ class _Points:
 
 def _unguarded(load: Load) -> Load:
     """The load at points where its bounds hold, so that loads inside its index need no bounds."""
-    known: set[Bound] = set()
+    holding: set[Bound] = set()
 
     def free(index: Index) -> Index:
         def kept(inner: Load) -> Load:
-            return replace(inner, bounds=tuple(one for one in inner.bounds if one not in known))
+            return replace(inner, bounds=tuple(one for one in inner.bounds if one not in holding))
 
         return Rewrite(load=kept).index(index)
 
     # In this order each bound follows the bounds that it depends on.
     for bound in sorted(load.bounds, key=lambda bound: len([*postorder(Position(bound.index))])):
-        known.add(replace(bound, index=free(bound.index)))
-    return replace(load, index=free(load.index), bounds=tuple(known))
+        holding.add(replace(bound, index=free(bound.index)))
+    return replace(load, index=free(load.index), bounds=tuple(holding))

@@ -168,9 +168,9 @@ class Program:
         allocations = {a.buffer: a for a in self.plan.allocations}
         several = len(self.plan.blocks) > 1
         for buffer in self.buffers.values():
-            own = allocations.get(buffer.name)
-            at = "" if own is None else f" at {own.offset}"
-            block = f" of block {own.block}" if several and own is not None else ""
+            allocation = allocations.get(buffer.name)
+            at = "" if allocation is None else f" at {allocation.offset}"
+            block = f" of block {allocation.block}" if several and allocation is not None else ""
             lines.append(f"  {buffer}{at}{block}")
         for number, step in enumerate(self.steps):
             repeat = self.repeated(number)

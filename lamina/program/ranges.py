@@ -12,7 +12,7 @@ from lamina.program.index import Atom, Index, Quotient
 from lamina.program.scalar import Bound
 
 # The most sets of bounds that are tried. If there are more, the range may be too wide.
-_MOST_KNOWN = 1 << 12
+_MOST_RANGES = 1 << 12
 
 
 @lru_cache(maxsize=1 << 12)
@@ -22,9 +22,9 @@ def range_of(index: Index, bounds: tuple[Bound, ...]) -> tuple[int, int]:
         return index.bounds
     low = high = index.constant
     # Bounds of different atoms are independent, so each group has its own range.
-    for terms, own in _independent(index, bounds):
-        one, other = _range_together(terms, own, {})
-        low, high = low + one, high + other
+    for terms, group_bounds in _independent(index, bounds):
+        least, most = _range_together(terms, group_bounds, {})
+        low, high = low + least, high + most
     return low, high
 
 
@@ -42,35 +42,35 @@ def _independent(
             joined[1].extend(group[1])
             groups.remove(group)
         groups.append((joined[0], [*joined[1], bound]))
-    for atoms, own in groups:
+    for atoms, group_bounds in groups:
         terms = tuple(term for term in index.terms if term[0] in atoms)
         if terms:
-            yield Index(0, terms), tuple(own)
+            yield Index(0, terms), tuple(group_bounds)
 
 
 def _range_together(
     index: Index,
     bounds: tuple[Bound, ...],
-    known: dict[tuple[Index, tuple[Bound, ...]], tuple[int, int]],
+    ranges: dict[tuple[Index, tuple[Bound, ...]], tuple[int, int]],
 ) -> tuple[int, int]:
     """The range of an index under bounds that share atoms.
 
     Each bound is tried first. The range of the rest of the index does not depend on the order of
-    the bounds that were tried before, so it is kept in `known`.
+    the bounds that were tried before, so it is kept in `ranges`.
     """
     key = index, bounds
-    if key not in known:
-        if len(known) >= _MOST_KNOWN:
+    if key not in ranges:
+        if len(ranges) >= _MOST_RANGES:
             return index.bounds
         low, high = index.bounds
         for number, bound in enumerate(bounds):
             others = (*bounds[:number], *bounds[number + 1 :])
             for factor, limits in _multiples(index, bound):
                 ends = sorted((factor * limits.low, factor * (limits.high - 1)))
-                rest = _range_together(index - limits.index * factor, others, known)
+                rest = _range_together(index - limits.index * factor, others, ranges)
                 low, high = max(low, rest[0] + ends[0]), min(high, rest[1] + ends[1])
-        known[key] = low, high
-    return known[key]
+        ranges[key] = low, high
+    return ranges[key]
 
 
 def _multiples(index: Index, bound: Bound) -> Iterator[tuple[int, Bound]]:

@@ -100,7 +100,7 @@ class Rewrite:
 
     def scalar(self, scalar: Scalar) -> Scalar:
         known = self._scalars
-        for one in postorder(scalar, known=known):
+        for one in postorder(scalar, without=known):
             known[one] = self._rewritten(one)
         return known[scalar]
 

@@ -9,7 +9,7 @@ random numbers have the same bits everywhere. No engine contracts a multiplicati
 into one rounding, except in two cases where one or two roundings are allowed:
 
 - `multiply_add`, which rounds once where the device can, and twice elsewhere;
-- sums of products: those of a `Contraction`, and of a `Reduce` by "sum" whose value is a product.
+- sums of products: of a `Contraction`, and of a `Reduce` by "sum" whose value is a product.
 
 Floats of 16 bits are loaded, stored, selected and cast; no other primitive takes them. A cast
 rounds to the nearest number, and keeps subnormal numbers. The operands of a contraction may be
@@ -39,7 +39,7 @@ PRIMITIVES: dict[str, int] = {
     "divide": 2,  # of floats
     "quotient": 2,  # of integers, truncated towards zero; 0 if divided by 0
     "fmod": 2,  # of floats: the remainder of a division truncated towards zero, exact
-    # of integers: by squaring, wrapping around; negative powers are 0, except those of 1 and -1
+    # of integers: by squaring, wrapping around; negative powers are 0, except of 1 and -1
     "power": 2,
     **dict.fromkeys(("maximum", "minimum"), 2),  # NaN if either operand is NaN
     **dict.fromkeys(("negative", "absolute", "sign"), 1),
@@ -195,18 +195,18 @@ class Apply:
         pairs: list[tuple[object, object]] = [(self, other)]
         compared: set[tuple[int, int]] = set()
         while pairs:
-            one, another = pairs.pop()
-            if one is another or (id(one), id(another)) in compared:
+            left, right = pairs.pop()
+            if left is right or (id(left), id(right)) in compared:
                 continue
-            compared.add((id(one), id(another)))
-            if not isinstance(one, Apply) or not isinstance(another, Apply):
-                if one != another:
+            compared.add((id(left), id(right)))
+            if not isinstance(left, Apply) or not isinstance(right, Apply):
+                if left != right:
                     return False
                 continue
-            same = (one.primitive, one.dtype) == (another.primitive, another.dtype)
-            if one._hash != another._hash or not same:
+            same = (left.primitive, left.dtype) == (right.primitive, right.dtype)
+            if left._hash != right._hash or not same:
                 return False
-            pairs.extend(zip(one.operands, another.operands, strict=True))
+            pairs.extend(zip(left.operands, right.operands, strict=True))
         return True
 
     def __str__(self) -> str:
@@ -287,11 +287,11 @@ def named(*roots: Scalar) -> tuple[dict[Scalar, str], list[str]]:
     return names, lines
 
 
-def postorder(*roots: Scalar, known: Collection[object] = ()) -> Iterator[Scalar]:
+def postorder(*roots: Scalar, without: Collection[object] = ()) -> Iterator[Scalar]:
     """Every distinct scalar within the roots, operands before their users.
 
-    Includes scalars inside gathered indices and bounds. Omits `known` scalars, and scalars that
-    only `known` scalars use.
+    Includes scalars inside gathered indices and bounds. Omits scalars of `without`, and
+    scalars that only they use.
     """
     seen: set[Scalar] = set()
     for root in roots:
@@ -302,7 +302,7 @@ def postorder(*roots: Scalar, known: Collection[object] = ()) -> Iterator[Scalar
             if scalar is None:
                 yield cast(Scalar, stack.pop())
                 continue
-            if known and scalar in known:
+            if without and scalar in without:
                 continue
             before = len(seen)
             seen.add(scalar)
@@ -326,7 +326,7 @@ def operands_of(scalar: Scalar) -> tuple[Scalar, ...]:
 
 
 def indices_of(scalar: Scalar) -> tuple[Index, ...]:
-    """The index expressions of the scalar itself, without those of its operands."""
+    """The index expressions of the scalar itself, not of its operands."""
     if isinstance(scalar, Load):
         bounds = scalar.bounds
         return (scalar.index, *[one.index for one in bounds]) if bounds else (scalar.index,)

@@ -56,9 +56,9 @@ class Store:
     """Writes a value to an element of a buffer; with accumulate, adds it to the element.
 
     The index is different for every point of the iteration space, and for every store of a stage.
-    Only accumulating stores may share an element: those of a sequential `Write` at one point of the
-    loop, and two stores at one point of any stage. A later stage may overwrite an element that an
-    earlier stage of the same point stored.
+    Only accumulating stores may share an element: stores of a sequential `Write` at one point of
+    the loop, and two stores at one point of any stage. A later stage may overwrite an element that
+    an earlier stage of the same point stored.
     """
 
     buffer: str
@@ -302,13 +302,13 @@ class Loop(_Cached):
 
     @cached_property
     def nests(self) -> tuple[Nest, ...]:
-        """One for each stage."""
-        found: list[Nest] = []
+        """A nest for each stage."""
+        nests: list[Nest] = []
         for stage in self.stages:
             inner, values = inner_axes(stage), stage_values(stage)
             combines = isinstance(stage, Reduce | Scan | SegmentSum) and bool(inner)
             segment = stage.segment if isinstance(stage, SegmentSum) else Index()
-            found.append(
+            nests.append(
                 Nest(
                     *((*self.axes, *inner), values, stage_stores(stage)),
                     combining=int(combines and values[-1].dtype.is_float),
@@ -316,7 +316,7 @@ class Loop(_Cached):
                     once=frozenset(axes_of(segment)),
                 )
             )
-        return tuple(found)
+        return tuple(nests)
 
     def __str__(self) -> str:
         lines = [f"loop {self.name} over ({_over(self.axes)})"]
@@ -470,23 +470,23 @@ class Chain(_Cached):
     @cached_property
     def nests(self) -> tuple[Nest, ...]:
         """Products and their operands, reductions, weighted sums and their operands, stores."""
-        found: list[Nest] = []
+        nests: list[Nest] = []
         for product in self.products:
-            found += [
+            nests += [
                 Nest((*self.axes, *self.k, *product.axes), combining=2),
                 Nest((*self.axes, *product.axes), (product.left,)),
                 Nest((*self.batch, *self.k, *product.axes), (product.right,)),
             ]
         for stage in self.reductions:
             axes = (*self.axes, *stage.axes)
-            found.append(Nest(axes, (stage.value,), combining=bool(stage.axes)))
-        found.append(Nest((*self.axes, *self.k), tuple(total.weight for total in self.sums)))
+            nests.append(Nest(axes, (stage.value,), combining=bool(stage.axes)))
+        nests.append(Nest((*self.axes, *self.k), tuple(total.weight for total in self.sums)))
         for total in self.sums:
-            found.append(Nest((*self.axes, *self.k, *total.n), combining=2))
-            found.append(Nest((*self.batch, *self.k, *total.n), (total.right,)))
-        found.append(_storing(self.axes, self.stores))
-        found += [_storing((*self.axes, *total.n), total.stores) for total in self.sums]
-        return tuple(found)
+            nests.append(Nest((*self.axes, *self.k, *total.n), combining=2))
+            nests.append(Nest((*self.batch, *self.k, *total.n), (total.right,)))
+        nests.append(_storing(self.axes, self.stores))
+        nests += [_storing((*self.axes, *total.n), total.stores) for total in self.sums]
+        return tuple(nests)
 
     @property
     def extents(self) -> tuple[int, int, int]:
@@ -502,10 +502,11 @@ class Chain(_Cached):
             for one in self.products
         ]
         lines += [f"  {one}" for one in (*self.reductions, *_store_lines(self.stores))]
-        for one in self.sums:
-            over = f"for {_over(one.n)}: " if one.n else ""
-            lines.append(f"  {over}{one.result} = sum({_over(self.k)}) {one.weight} * {one.right}")
-            lines += [f"    {line}" for line in _store_lines(one.stores)]
+        for total in self.sums:
+            over = f"for {_over(total.n)}: " if total.n else ""
+            product = f"{total.weight} * {total.right}"
+            lines.append(f"  {over}{total.result} = sum({_over(self.k)}) {product}")
+            lines += [f"    {line}" for line in _store_lines(total.stores)]
         return "\n".join(lines)
 
 
@@ -543,7 +544,7 @@ def loads_in_index(index: Index) -> tuple[Load, ...]:
 
 
 def reads_of(step: Step) -> frozenset[str]:
-    """The names of the buffers that a step reads, including those of accumulating stores."""
+    """The names of the buffers that a step reads, including buffers of accumulating stores."""
     accumulated = {store.buffer for store in stores_of(step) if store.accumulate}
     return frozenset({load.buffer for load in step.loads} | accumulated)
 

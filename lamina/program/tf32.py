@@ -35,7 +35,7 @@ ROUNDED = ("round_to_tf32", "as_tf32")
 
 
 def unrounded(step: Contraction) -> Contraction | None:
-    """The contraction with the float32 of which both operands are rounded to TF32.
+    """The contraction of both operands before they are rounded to TF32.
 
     Its result is equal if a device rounds both operands to TF32 before it multiplies them. None if
     an operand is not rounded.

@@ -109,7 +109,7 @@ class Sliding:
 def sliding_at(
     position: Index, element: Index, numbers: Sequence[int], extent: int
 ) -> Sliding | None:
-    """Windows at coordinates of positions and elements, each of which moves along one axis.
+    """Windows at coordinates of positions and elements; each coordinate moves along one axis.
 
     `numbers` are stride, dilation, offset and divisor. None if a coordinate moves along several
     axes or another expression, both along the same axis, or positions backwards.
@@ -185,23 +185,23 @@ def _shown(
     """The ends of the reached indices at which the bounds hold; None if the axes have others."""
     first, last = reached
     rest = window.scaled_index % window.divisor
-    whole = rest == Index()
+    exact = rest == Index()
     for bound in bounds:
         index = bound.index
         if window.axes.isdisjoint(axes_of(index)):
             continue
         if index == rest and (bound.low, bound.high) == (0, 1):
-            whole = True
+            exact = True
             continue
-        for own, scale in ((window.scaled_index, window.divisor), (window.index, 1)):
-            if index.terms == own.terms:
-                shift = index.constant - own.constant
+        for coordinate, scale in ((window.scaled_index, window.divisor), (window.index, 1)):
+            if index.terms == coordinate.terms:
+                shift = index.constant - coordinate.constant
                 first = max(first, -(-(bound.low - shift) // scale))
                 last = min(last, (bound.high - 1 - shift) // scale)
                 break
         else:
             return None
-    return (first, last) if whole else None
+    return (first, last) if exact else None
 
 
 def _moves_with(window: Sliding, index: Index) -> bool:

@@ -75,28 +75,28 @@ def required(context: PassContext, anchors: Anchors) -> Anchors:
     A sort reads each element many times, so its operand is stored too.
     """
     loops = Reduction | Contracting | Scanning | Scattering | Sorting | Repeating
-    found = dict(anchors)
+    anchors = dict(anchors)
     for node in context.nodes:
         if isinstance(node.op.lowering, loops) or (
             node in context.must_store and not is_leaf(node)
         ):
-            found[node] = None
+            anchors[node] = None
         if isinstance(node.op.lowering, Sorting):
-            found |= {x: None for x in node.operands if not _is_cast_leaf(x)}
-    return found
+            anchors |= {x: None for x in node.operands if not _is_cast_leaf(x)}
+    return anchors
 
 
-def rounded(context: PassContext, anchors: Anchors) -> Anchors:
+def casts_to_half(context: PassContext, anchors: Anchors) -> Anchors:
     """Casts of computed tensors to 16 bits: the graph states what is stored in 16 bits.
 
     Casts of leaves are part of the views that read them.
     """
-    found = dict(anchors)
+    anchors = dict(anchors)
     for node in context.nodes:
         computed = node.op is CAST and not _is_cast_leaf(node)
         if computed and node.dtype.is_half and not node.operands[0].dtype.is_half:
-            found[node] = None
-    return found
+            anchors[node] = None
+    return anchors
 
 
 def _is_cast_leaf(node: Tensor) -> bool:
@@ -128,7 +128,7 @@ def running_sums(context: PassContext, anchors: Anchors) -> Anchors:
 def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
     """Casts of anchors to fewer bytes, if storing them costs less than casting again."""
     operations = Operations()
-    found: Anchors = {}
+    casts: Anchors = {}
     for node in context.nodes:
         if node.op is CAST and context.users[node]:
             (source,) = node.operands
@@ -152,8 +152,8 @@ def narrowed(context: PassContext, anchors: Anchors) -> Anchors:
                 is_stored=bool(wide) or source in context.must_store,
                 operations=operations.of(node),
             ):
-                found[node] = None
-    return anchors | found
+                casts[node] = None
+    return anchors | casts
 
 
 def _readers(
@@ -169,15 +169,15 @@ def readable_below(context: PassContext, anchors: Anchors) -> Anchors:
     There is no alternative to compare, and later passes can rely on the stored tensors.
     """
     views = context.views
-    found = dict(anchors)
+    anchors = dict(anchors)
     for node in context.nodes:
         for operand in viewed_operands(node):
-            below = views.missing(operand, found)
+            below = views.missing(operand, anchors)
             if below is not None:
-                found[below] = None
-                if not views.is_readable(operand, found):
-                    del found[below]
-    return found
+                anchors[below] = None
+                if not views.is_readable(operand, anchors):
+                    del anchors[below]
+    return anchors
 
 
 def reordered(context: PassContext, anchors: Anchors) -> Anchors:
@@ -210,13 +210,13 @@ def _last_order(node: Tensor, anchors: Anchors, users: Mapping[Tensor, Sequence[
 def readable(context: PassContext, anchors: Anchors) -> Anchors:
     """Tensors that prevent an operand of a contraction from being a view."""
     views = context.views
-    found = dict(anchors)
+    anchors = dict(anchors)
     for node in context.nodes:
         for operand in viewed_operands(node):
-            missing = views.missing(operand, found)
+            missing = views.missing(operand, anchors)
             if missing is not None:
-                found[missing] = None
+                anchors[missing] = None
             for stored in (as_stored(operand), operand):
-                if not views.is_readable(operand, found) and not is_leaf(stored):
-                    found[stored] = None
-    return found
+                if not views.is_readable(operand, anchors) and not is_leaf(stored):
+                    anchors[stored] = None
+    return anchors

@@ -22,7 +22,7 @@ from lamina.ops.lowering_rules import Coordinates, Elementwise, Generator, Movem
 from lamina.program.scalar import Local, Scalar
 from lamina.program.target import Target
 
-# More coordinates at which one step reads a tensor are not counted.
+# More coordinates at which a step reads a tensor are not counted.
 _MOST_COORDINATES = 16
 
 # A join that a step reads at so many coordinates is stored at any cost. In a chain of joins that
@@ -42,7 +42,7 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
     the stored tensors are compared again, operands first: one whose operands are stored as well
     may be cheap to compute.
     """
-    found = dict(anchors)
+    anchors = dict(anchors)
     operations = Operations()
     reads = _Reads()
     evaluations: dict[Tensor, int] = {}
@@ -51,19 +51,19 @@ def read_at_several_coordinates(context: PassContext, anchors: Anchors) -> Ancho
             continue
         # If its own op computes nothing, its operand may be stored instead.
         computes = not is_read_converted(node) and operations.with_gathers(node) > 0
-        count = reads.count(node) if computes and node not in found else 0
+        count = reads.count(node) if computes and node not in anchors else 0
         if node.op is CONCAT and reads.coordinates(node) >= _MOST_JOINED:
-            found[node] = None
-        elif count and _is_worth_storing(node, count, found, operations, context.target):
-            found[node] = None
+            anchors[node] = None
+        elif count and _is_worth_storing(node, count, anchors, operations, context.target):
+            anchors[node] = None
             evaluations[node] = count
-        reads.propagate(node, node in found)
+        reads.propagate(node, node in anchors)
     for node in context.nodes:
         if node in evaluations:
-            del found[node]
-            if _is_worth_storing(node, evaluations[node], found, operations, context.target):
-                found[node] = None
-    return found
+            del anchors[node]
+            if _is_worth_storing(node, evaluations[node], anchors, operations, context.target):
+                anchors[node] = None
+    return anchors
 
 
 def _is_worth_storing(
@@ -116,8 +116,8 @@ class _Reads:
         read, depth = self._read.pop(node, {}), self._depth.pop(node, 0) + own_depth(node)
         if is_anchor:
             read, depth = {node: {_own_coordinates(node): None}}, own_depth(node)
-        for reader, found in read.items():
-            for coordinates in found:
+        for reader, places in read.items():
+            for coordinates in places:
                 for operand, at in self._pulled(node, coordinates):
                     self._add(operand, reader, at, depth)
 
@@ -127,9 +127,9 @@ class _Reads:
         if depth > _DEEPEST_COORDINATES:
             number = self._number(at)
             at, depth = axis_indices(numbered_axes(f"c{number}.", static(operand.shape))), 0
-        known = self._read.setdefault(operand, {}).setdefault(reader, {})
-        if len(known) < _MOST_COORDINATES:
-            known[at] = None
+        places = self._read.setdefault(operand, {}).setdefault(reader, {})
+        if len(places) < _MOST_COORDINATES:
+            places[at] = None
         self._depth[operand] = max(self._depth.get(operand, 0), depth)
 
     def _pulled(self, node: Tensor, coordinates: Coordinates) -> list[tuple[Tensor, Coordinates]]:
@@ -143,16 +143,16 @@ class _Reads:
             return [(one, _own_coordinates(one)) for one in operands]
         if not size_of(static(node.shape)):
             return []
-        found: list[tuple[Tensor, Coordinates]] = []
+        reads: list[tuple[Tensor, Coordinates]] = []
 
         def pull(operand: int, at: Coordinates) -> Scalar:
             one = node.operands[operand]
-            found.append((one, at))
+            reads.append((one, at))
             # Equal names stand for equal scalars, in indices that are read from data.
             return Local(f"r{self._number((one, at))}", one.dtype)
 
         lowering.scalar(node, coordinates, pull)
-        return found
+        return reads
 
     def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

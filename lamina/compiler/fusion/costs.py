@@ -244,12 +244,12 @@ def expression_of(node: Tensor, anchors: Container[Tensor]) -> Expression:
     computed: dict[Tensor, None] = {}
     pending = [node]
     while pending:
-        one = pending.pop()
-        if one is not node and (is_leaf(one) or one in anchors):
-            sources[one] = None
-        elif one not in computed:
-            computed[one] = None
-            pending.extend(read_operands(one))
+        tensor = pending.pop()
+        if tensor is not node and (is_leaf(tensor) or tensor in anchors):
+            sources[tensor] = None
+        elif tensor not in computed:
+            computed[tensor] = None
+            pending.extend(read_operands(tensor))
     return Expression(tuple(sources), tuple(computed))
 
 

@@ -15,12 +15,12 @@ from lamina.compiler.fusion.anchors import (
     Anchors,
     Pass,
     PassContext,
+    casts_to_half,
     narrowed,
     readable,
     readable_below,
     reordered,
     required,
-    rounded,
     running_sums,
 )
 from lamina.compiler.fusion.coordinates import read_at_several_coordinates
@@ -46,7 +46,7 @@ from lamina.program.target import Target
 # operands that no other pass has made views.
 ANCHOR_PASSES: tuple[Pass, ...] = (
     required,
-    rounded,
+    casts_to_half,
     running_sums,
     narrowed,
     read_at_several_coordinates,

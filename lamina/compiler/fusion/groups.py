@@ -112,13 +112,13 @@ class Groups:
             return elsewhere
         written = {self.group_of[anchor]: target for anchor, target in self.in_place.items()}
         predecessors = dict(self.predecessors)
-        found: set[Tensor] = set()
+        leaves: set[Tensor] = set()
         while waiting := cycle(predecessors):
             writers = sorted(written.keys() & set(waiting))
             smallest = min(writers, key=lambda number: bytes_of(written[number]))
-            found.add(written[smallest])
+            leaves.add(written[smallest])
             predecessors[smallest] = set()
-        return found
+        return leaves
 
     def begin_joining(self) -> None:
         """Must be called before `join`, and only if no leaf is blocked."""
@@ -162,7 +162,7 @@ class Groups:
 
 
 def join_producers(groups: Groups) -> None:
-    """Joins each anchor's group with those of its sources, the latest source first.
+    """Joins each anchor's group with its sources' groups, the latest source first.
 
     A join saves the bytes that one group writes for the other.
     """
@@ -223,8 +223,8 @@ def execution_order(groups: Groups) -> tuple[int, ...]:
     missing = {number: set(needed) for number, needed in groups.predecessors.items()}
     successors: dict[int, list[int]] = {number: [] for number in groups.members}
     for number, needed in groups.predecessors.items():
-        for one in needed:
-            successors[one].append(number)
+        for predecessor in needed:
+            successors[predecessor].append(number)
     ready = {number for number, needed in missing.items() if not needed}
     heap = [(growth.of(number), number) for number in ready]
     heapify(heap)

@@ -22,22 +22,22 @@ class Precedence:
         }
         self._successors: dict[int, set[int]] = {number: set() for number in predecessors}
         for number, needed in self.predecessors.items():
-            for one in needed:
-                self._successors[one].add(number)
+            for predecessor in needed:
+                self._successors[predecessor].add(number)
         # A bit for each initial group. A joined group owns the bits of all its initial groups. It
         # comes before another group if that group's `_before` has any of these bits.
-        self._own = {number: 1 << position for position, number in enumerate(predecessors)}
+        self._bits = {number: 1 << position for position, number in enumerate(predecessors)}
         self._before: dict[int, int] = {}
         for number in TopologicalSorter(self.predecessors).static_order():
             bits = 0
-            for one in self.predecessors[number]:
-                bits |= self._before[one] | self._own[one]
+            for predecessor in self.predecessors[number]:
+                bits |= self._before[predecessor] | self._bits[predecessor]
             self._before[number] = bits
 
     def has_between(self, first: int, second: int) -> bool:
         """Whether a third group must run between two groups."""
         return any(
-            self._before[one] & self._own[start]
+            self._before[one] & self._bits[start]
             for start, end in ((first, second), (second, first))
             for one in self.predecessors[end]
             if one != start
@@ -46,29 +46,29 @@ class Precedence:
     def join(self, first: int, second: int) -> None:
         """Joins two groups under the first's number. No third group may have to run between."""
         predecessors, successors = self.predecessors, self._successors
-        for one in predecessors[second]:
-            successors[one].discard(second)
-            successors[one].add(first)
-        for one in successors[second]:
-            predecessors[one].discard(second)
-            predecessors[one].add(first)
+        for predecessor in predecessors[second]:
+            successors[predecessor].discard(second)
+            successors[predecessor].add(first)
+        for successor in successors[second]:
+            predecessors[successor].discard(second)
+            predecessors[successor].add(first)
         both = {first, second}
         predecessors[first] = (predecessors[first] | predecessors.pop(second)) - both
         successors[first] = (successors[first] | successors.pop(second)) - both
-        self._own[first] |= self._own.pop(second)
+        self._bits[first] |= self._bits.pop(second)
         self._before[first] |= self._before.pop(second)
-        self._before[first] &= ~self._own[first]
+        self._before[first] &= ~self._bits[first]
         # The successors of either group now come after all predecessors of the other.
         pending = [first]
         while pending:
             number = pending.pop()
-            own, before = self._own[number], self._before[number]
-            for one in successors[number]:
-                known = self._before[one]
-                more = known | before if known & own else known | before | own
-                if more != known:
-                    self._before[one] = more
-                    pending.append(one)
+            bits, before = self._bits[number], self._before[number]
+            for successor in successors[number]:
+                old = self._before[successor]
+                new = old | before if old & bits else old | before | bits
+                if new != old:
+                    self._before[successor] = new
+                    pending.append(successor)
 
 
 def cycle(predecessors: Mapping[int, AbstractSet[int]]) -> list[int]:

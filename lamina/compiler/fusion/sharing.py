@@ -31,24 +31,24 @@ def stored_or_computed_again(context: PassContext, anchors: Anchors) -> Anchors:
     Operands are decided first, so the sources of each tensor are known. A tensor whose expression
     would be too deep is stored at any cost.
     """
-    found = dict(anchors)
     demand = _Demand(context, anchors)
+    anchors = dict(anchors)
     operations = Operations()
     depth: dict[Tensor, int] = {}
     for node in context.nodes:
         depth[node] = 0
-        if is_leaf(node) or node in found or is_widened(node):
+        if is_leaf(node) or node in anchors or is_widened(node):
             continue
         below = max((depth[operand] for operand in node.operands), default=0)
         depth[node] = own_depth(node) + below
         too_deep = depth[node] > DEEPEST_EXPRESSION // 2
         is_worth = node.op is not ROUND_TO_TF32 and _is_worth_storing(
-            node, demand, found, operations, context.target
+            node, demand, anchors, operations, context.target
         )
         if too_deep or is_worth:
-            found[node] = None
+            anchors[node] = None
             depth[node] = 0
-    return found
+    return anchors
 
 
 def _is_worth_storing(
@@ -81,11 +81,11 @@ class _Demand:
         consumers: dict[Tensor, set[Tensor]] = {}
         for node in reversed(context.nodes):
             if node not in anchors and not is_leaf(node):
-                found = [{one} if one in anchors else consumers[one] for one in users[node]]
+                readers = [{one} if one in anchors else consumers[one] for one in users[node]]
                 # At most two are kept, because only the existence of several matters.
-                consumers[node] = set(islice(set[Tensor]().union(*found), 2))
+                consumers[node] = set(islice(set[Tensor]().union(*readers), 2))
         # The tensors from which several anchors are computed, without those that are only sliced.
-        self._needed_by_several = {node for node, found in consumers.items() if len(found) > 1}
+        self._needed_by_several = {node for node, readers in consumers.items() if len(readers) > 1}
         self._needed_by_several -= _only_sliced(context.nodes, users)
 
     def of(self, node: Tensor) -> tuple[int, float]:
@@ -110,12 +110,12 @@ class _Demand:
 
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
     """The tensors, or elementwise users of them, that are only sliced, into no more elements."""
-    found: set[Tensor] = set()
+    tensors: set[Tensor] = set()
     for node in reversed(nodes):
         sizes = [size_of(static(user.shape)) for user in users[node]]
         size = size_of(static(node.shape))
         sliced = all(user.op is SLICE for user in users[node]) and sum(sizes) <= size
         only_elementwise = sizes == [size] and isinstance(users[node][0].op.lowering, Elementwise)
-        if sizes and (sliced or (only_elementwise and users[node][0] in found)):
-            found.add(node)
-    return found
+        if sizes and (sliced or (only_elementwise and users[node][0] in tensors)):
+            tensors.add(node)
+    return tensors

@@ -115,11 +115,11 @@ class Trials:
             row: list[Hashable] = [alone, None]
             if member in written:
                 row[1] = buffer_ids.setdefault(self._buffer(member), len(buffer_ids))
-            for one in read:
-                if one in member_ids:
-                    row.append(member_ids[one])
-                elif one not in self._given:
-                    row.append(-1 - buffer_ids.setdefault(self._buffer(one), len(buffer_ids)))
+            for tensor in read:
+                if tensor in member_ids:
+                    row.append(member_ids[tensor])
+                elif tensor not in self._given:
+                    row.append(-1 - buffer_ids.setdefault(self._buffer(tensor), len(buffer_ids)))
             rows.append(tuple(row))
         return tuple(rows), buffer_ids
 
@@ -130,7 +130,7 @@ class Trials:
 
 @final
 class SubgraphSignatures:
-    """Computes signatures, which have `given` tensors in them; only those of one object compare."""
+    """Computes signatures with `given` tensors in them; only signatures of one object compare."""
 
     def __init__(self, given: Container[Tensor] = ()) -> None:
         self._given = given

@@ -16,7 +16,7 @@ from lamina.ops.lowering_rules import Contracting, Movement, Repeating
 
 
 def viewed_operands(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands that a tensor reads through views: those of contractions and recurrences.
+    """The operands that a contraction or a recurrence reads through views; none of other tensors.
 
     The initial states of a recurrence are not read through views.
     """

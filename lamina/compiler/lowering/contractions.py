@@ -141,7 +141,7 @@ def load_of_view(scalar: Scalar) -> Load:
     load = unconverted(scalar)
     if not isinstance(load, Load):
         raise NotOneStep
-    # Axes of a reshape that do not match those of the buffer have no constant stride. A contraction
+    # Axes of a reshape that do not match the buffer's axes have no constant stride. A contraction
     # then reads a copy faster. With gaps between elements, bounds restrict the load to points where
     # quotients are exact.
     regular = Axis | Gathered | Quotient if load.bounds else Axis | Gathered
@@ -152,11 +152,11 @@ def load_of_view(scalar: Scalar) -> Load:
 
 def _strides(index: Index) -> dict[Axis, float]:
     """The stride of each axis in an index, in elements; quotients count as exact."""
-    found: dict[Axis, float] = {}
+    strides: dict[Axis, float] = {}
     for atom, coefficient in index.terms:
         if isinstance(atom, Axis):
-            found[atom] = found.get(atom, 0) + coefficient
+            strides[atom] = strides.get(atom, 0) + coefficient
         elif isinstance(atom, Quotient):
             for axis, stride in _strides(atom.index).items():
-                found[axis] = found.get(axis, 0) + coefficient * stride / atom.divisor
-    return found
+                strides[axis] = strides.get(axis, 0) + coefficient * stride / atom.divisor
+    return strides

@@ -116,9 +116,9 @@ def _lowered_loop(
             axes = (*space.outer, *space.inner) if first in space.full else space.outer
             writes[first in space.full] += _concat_stores(member, stored[member], axes, puller)
         elif member in stored:
-            own = puller.computed_at[member]
-            value = puller.pull(member, own)
-            store = Store(*buffer_and_index(stored[member], own, static(member.shape)), value)
+            at = puller.computed_at[member]
+            value = puller.pull(member, at)
+            store = Store(*buffer_and_index(stored[member], at, static(member.shape)), value)
             writes[member in space.full].append(store)
     if writes[True]:
         stages.append(Write(iterating(space.inner), tuple(writes[True])))

@@ -109,8 +109,8 @@ class Puller:
 
     def _pull(self, node: Tensor, coordinates: Coordinates) -> Scalar:
         if node in self.computed_at:
-            shape, own = static(node.shape), self.computed_at[node]
-            if coordinates != own and flatten(coordinates, shape) != flatten(own, shape):
+            shape, at = static(node.shape), self.computed_at[node]
+            if coordinates != at and flatten(coordinates, shape) != flatten(at, shape):
                 raise NotOneStep
             if node in self.locals:
                 return self.locals[node]
@@ -202,7 +202,7 @@ def axis_indices(axes: Iterable[Axis]) -> Coordinates:
 
 
 def iterating(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """The axes without those of extent 1, which appear in no index."""
+    """The axes of an extent other than 1; axes of extent 1 appear in no index."""
     return tuple(axis for axis in axes if axis.extent != 1)
 
 

@@ -278,7 +278,7 @@ class _Points:
     def value(self, scalar: Scalar) -> Array:
         """The scalar at every point, of extent 1 along axes on which it does not depend."""
         if scalar not in self._known:
-            for inner in postorder(scalar, known=self._known):
+            for inner in postorder(scalar, without=self._known):
                 self._known[inner] = np.asarray(self._computed(inner))
         return self._known[scalar]
 
