@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,12 +18,12 @@ from lamina.files.atomic import require_writable, write_atomically
 posix_only = pytest.mark.skipif(os.name != "posix", reason="permissions and links as on POSIX")
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def fails_with(number: int, text: str) -> Callable[..., None]:
-    def fail(*_: object, **__: object) -> None:
+def fails_with(number, text):
+    def fail(*_, **__):
         raise OSError(number, text)
 
     return fail
@@ -64,7 +63,7 @@ def test_an_interruption_removes_the_temporary_file(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def check_writable(path: Path, data: bytes) -> None:
+def check_writable(path, data):
     """`require_writable`, with the arguments of `write_atomically`."""
     assert data
     require_writable(path)
@@ -103,7 +102,7 @@ def test_permissions_and_symbolic_links_are_kept(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts on Linux's order of system calls")
 def test_contents_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):
-    events: list[str] = []
+    events = []
     fsync, replace = os.fsync, os.replace
 
     def record_fsync(descriptor):

@@ -5,16 +5,14 @@ import importlib.util
 import json
 import stat
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from error_texts import error_text, refused
-from fresh_python import Done, run_python
+from fresh_python import run_python
 from test_examples import write_idx_folder
 
 import lamina as lm
@@ -66,11 +64,11 @@ def modules():
         yield loaded
 
 
-def command(name: str, *arguments: object) -> Done:
+def command(name, *arguments):
     return run_python(BENCHMARKS / f"{name}.py", *arguments)
 
 
-def has_gpu() -> bool:
+def has_gpu():
     return any(one.engine.startswith("cuda") and not one.problem for one in devices())
 
 
@@ -196,10 +194,10 @@ def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(opencl_name, tmp_pat
     assert report["peak"]["how"].startswith("multiply-adds in registers by all work items")
 
 
-def check_peers(modules: Any, workload: Any, workers: list[Any], data: Path) -> None:
+def check_peers(modules, workload, workers, data):
     """All peers compute the same as Lamina, and run training steps afterwards."""
     modules.harness.write_data(workload, data)
-    prints: dict[str, float] = {}
+    prints = {}
     for number, worker in enumerate(workers):
         prints[str(number)] = worker.prepare(workload, data)["fingerprint"]
         if workload.optimizer is not None:
@@ -471,7 +469,7 @@ def test_a_framework_takes_the_gpu_of_lamina(modules):
 
 
 def test_the_output_of_failing_conformance_tests_is_returned(modules, monkeypatch):
-    gpu, commands = modules.gpu, list[list[str]]()
+    gpu, commands = modules.gpu, []
 
     def fails(command, **_):
         commands.append(command)
@@ -551,7 +549,7 @@ def test_no_workload_begins_when_the_budget_is_spent(doubled, tmp_path, monkeypa
 
 
 def test_programs_are_kept_in_the_given_folder(doubled, tmp_path, monkeypatch):
-    folders: list[Path] = []
+    folders = []
     monkeypatch.setattr(doubled, "set_variables", lambda _, folder: folders.append(folder))
     monkeypatch.chdir(tmp_path)
     for options in ([], ["--cache", "kept"]):
@@ -626,7 +624,7 @@ def test_a_small_workload_has_the_same_layers_and_less_work(modules, name):
 # Peers on GPUs ------------------------------------------------------------------------------------
 
 
-def given(modules: Any, name: str, folder: Path) -> tuple[Any, Any]:
+def given(modules, name, folder):
     """The record and the data of a small workload, as its worker gets them."""
     worker, file = importlib.import_module("worker"), folder / "data.npz"
     workload = modules.gpu_workloads.named(name, True)
@@ -634,9 +632,7 @@ def given(modules: Any, name: str, folder: Path) -> tuple[Any, Any]:
     return worker.read_workload(json.dumps(workload.record())), worker.read_data(str(file))
 
 
-def check_peer(
-    modules: Any, peer: str, name: str, folder: Path, dtype: str = "float32", rel: float = 1e-3
-) -> None:
+def check_peer(modules, peer, name, folder, dtype="float32", rel=1e-3):
     """A peer's fingerprint of a small workload is the interpreter's in float32."""
     workload = modules.gpu_workloads.named(name, True)
     modules.harness.write_data(workload, folder / "data.npz")
@@ -740,7 +736,7 @@ def test_bytes_of_pytorch_are_those_of_the_workload(on_device, monkeypatch):
 
 def test_autocast_does_not_see_binary_cross_entropy(on_device, modules, tmp_path, monkeypatch):
     torch = on_device.torch
-    seen: list[tuple[bool, Any]] = []
+    seen = []
     computed = torch.nn.functional.binary_cross_entropy
 
     def noted(outputs, *arguments, **named):
@@ -813,7 +809,7 @@ def test_a_capture_follows_warm_ups_on_its_own_stream_and_tells_its_first_error(
 
 @pytest.mark.parametrize("mode", [None, "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_calls_of_cuda_graphs_are_told_apart_by_marks(on_device, monkeypatch, mode):
-    pytorch, done = importlib.import_module("pytorch"), list[str]()
+    pytorch, done = importlib.import_module("pytorch"), []
     monkeypatch.setattr(
         pytorch.torch, "compile", lambda function, mode: lambda x: done.append(f"{mode} {x}")
     )
@@ -845,7 +841,7 @@ def test_jax_on_a_device_computes_what_lamina_computes(modules, name, dtype, tmp
     check_peer(modules, "jax", name, tmp_path, dtype, 1e-3 if dtype == "float32" else 3e-2)
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
+def equations(jaxpr):
     """The equations of a program of JAX, and those of the programs in it."""
     for equation in jaxpr.eqns:
         yield equation

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -140,11 +139,11 @@ def test_measuring_gives_seconds_per_training_step():
     assert 1e-6 < min(found) <= max(found) < 1
 
 
-def sampled(step_seconds: float, fixed: float = 0.0, **how: Any) -> tuple[list[float], list[int]]:
+def sampled(step_seconds, fixed=0.0, **how):
     """Samples of training steps that take so long, and how many were run at a time."""
-    groups: list[int] = []
+    groups = []
 
-    def run(steps: int) -> float:
+    def run(steps):
         groups.append(steps)
         return fixed + steps * step_seconds
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import DIGITS, TABLE, a_table, fail, namespace, run, succeed, write
-from fresh_python import Done, run_python
+from fresh_python import run_python
 
 import lamina as lm
 from lamina.cli.commands import main as command_line
@@ -525,7 +525,7 @@ def test_several_outputs_do_not_fit_into_one_array():
 # As a process of its own --------------------------------------------------------------------------
 
 
-def process(*arguments: str) -> Done:
+def process(*arguments):
     return run_python("-c", "from lamina.cli import main; main()", *arguments, PYTHONPATH=ROOT)
 
 

@@ -3,14 +3,13 @@
 import json
 import os
 import sys
-from typing import Any
 
 import pytest
 from fresh_python import printed
 from thread_pool_cases import COMMON, Counting, run_script
 
 # By behaviour: a program after `COMMON`, and what it prints. Those that fork come first.
-FORKING: dict[str, tuple[str, str]] = {
+FORKING = {
     "a forked child runs with helpers of its own": (
         """
 with training() as one:
@@ -83,7 +82,7 @@ print(codes)
         "{0}\n",
     ),
 }
-PROGRAMS: dict[str, tuple[str, str]] = {
+PROGRAMS = {
     "exit handlers run models while the helpers are there": (
         """
 import atexit
@@ -317,7 +316,7 @@ print(json.dumps({"step": growth(steps), "predict": growth(predictions)}))
 @pytest.mark.parametrize("batch", [1, 64])
 def test_training_steps_and_predictions_allocate_nothing(batch):
     found = printed(ALLOCATING.replace("BATCH", str(batch)), LAMINA_THREADS="2")
-    report: dict[str, Any] = json.loads(found)
+    report = json.loads(found)
     for name, (python, heap, resident) in report.items():
         # A loss, say, is a few hundred bytes, and the last one is still there; one byte in each
         # call would be 10,000.

@@ -12,7 +12,6 @@ import pytest
 from fresh_python import printed
 from thread_pool_cases import Counting, each_item, made_job, run_script
 
-from lamina.base.shapes import Array
 from lamina.codegen.llvm import Module, typed
 from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.native import scheduler, waiting
@@ -33,7 +32,7 @@ from lamina.engines.cpu.run.thread_pool import ThreadPool
 from lamina.engines.simd.decide.work import slices
 
 
-def asleep(pool: ThreadPool, thread: int) -> bool:
+def asleep(pool, thread):
     start = scheduler.SLOTS + scheduler.SLOT_BYTES * thread + scheduler.ASLEEP
     return bool(pool._memory[start : start + 4].view(np.int32)[0])
 
@@ -86,7 +85,7 @@ def calm_pool(monkeypatch):
     pool.shut_down()
 
 
-def reading() -> int:
+def reading():
     """A reading of the processor's counter."""
     address = np.zeros(1, np.int64)
     pools._native().read_ticks(address.ctypes.data)
@@ -136,7 +135,7 @@ def test_helpers_are_not_kept_awake_if_another_thread_needs_their_core(calm_pool
     falls_asleep(calm_pool)
 
 
-def falls_asleep(pool: ThreadPool) -> None:
+def falls_asleep(pool):
     """Waits until the helper sleeps."""
     end = time.monotonic() + 20.0
     while not asleep(pool, 1):
@@ -145,7 +144,7 @@ def falls_asleep(pool: ThreadPool) -> None:
 
 
 def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch):
-    asked: list[int] = []
+    asked = []
     monkeypatch.setattr(ThreadPool, "stay_awake", lambda pool, ticks: asked.append(ticks))
     job = Counting(2, 20).job
     choice = job._choice
@@ -228,7 +227,7 @@ def test_without_helpers_the_calling_thread_does_everything(own_pool, monkeypatc
 class Blocking:
     """A job of one phase: a helper waits in its item for the latch; the caller for a helper."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         module = Module(fused=False)
         code = module.function("work", KERNEL_PARAMETERS)
         table, thread, first, last = code.parameters
@@ -340,7 +339,7 @@ print([one.predict(np.ones((3, 4), "float32")).shape for one in models])
 @pytest.mark.parametrize("size", [1, 7, 64, 200, 40_000])
 def test_the_native_loop_takes_rows_and_records_results(size, threads):
     generator = np.random.default_rng(size)
-    data: Array = generator.integers(0, 256, (30, size), np.uint8)
+    data = generator.integers(0, 256, (30, size), np.uint8)
     rows = generator.integers(0, 30, (25, 5))
     batch, result = np.zeros((5, size), np.uint8), np.zeros((5, size), np.uint8)
     record = np.zeros((25, 5, size), np.uint8)

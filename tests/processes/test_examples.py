@@ -31,7 +31,7 @@ def run(capsys, tmp_path, monkeypatch):
     return run_example
 
 
-def number(pattern: str, text: str) -> float:
+def number(pattern, text):
     found = re.search(pattern, text)
     assert found is not None, text
     return float(found[1])
@@ -55,7 +55,7 @@ def test_every_example_is_tested_and_shows_its_command():
         assert f"python examples/{path.name}" in path.read_text().split('"""')[1]
 
 
-def assert_pictures(*names: str) -> None:
+def assert_pictures(*names):
     for name in names:
         assert Path(name).read_bytes().startswith(PNG)
 
@@ -195,7 +195,7 @@ def test_generated_images_are_classified_as_digits(run, monkeypatch):
     assert (read.max(1) > 0.7).mean() > 0.6
 
 
-def write_idx_folder(folder: Path, scale: int = 1) -> None:
+def write_idx_folder(folder, scale=1):
     """The embedded digits as the four files of MNIST: 1,400 to learn from and 397 to test."""
     digits = lm.data.digits()
     images, labels = np.asarray(digits.inputs)[:, 0] * 15, np.asarray(digits.targets)
@@ -205,6 +205,6 @@ def write_idx_folder(folder: Path, scale: int = 1) -> None:
         write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels[rows])
 
 
-def write_idx(path: Path, array: np.ndarray) -> None:
+def write_idx(path, array):
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     path.write_bytes(gzip.compress(header + array.astype("uint8").tobytes()))

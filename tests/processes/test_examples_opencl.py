@@ -5,7 +5,6 @@ same but for rounding, which grows with each training step.
 """
 
 import runpy
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,22 +47,22 @@ class Record:
     rows: bytes = b""
     losses: list[float] = field(default_factory=list)
 
-    def add(self, *losses: Any) -> None:
+    def add(self, *losses):
         self.losses += map(float, losses)
         if len(self.losses) >= STEPS:
             raise EnoughSteps
 
 
-def watched(work: Callable[[], Any]) -> Record:
+def watched(work):
     """Runs something until its models have done `STEPS` training steps; returns their record."""
     make, run, step = lm.Model.__init__, BatchRunner._run_batches, Training.step
     seen = Record()
 
-    def made(self: Any, *arguments: Any, **named: Any) -> None:
+    def made(self, *arguments, **named):
         make(self, *arguments, **named)
         seen.weights.append(self.parameters())
 
-    def ran(self: Any, resident: Any, rows: Any) -> Any:
+    def ran(self, resident, rows):
         # The number of training steps in a piece depends on their time.
         rows = rows[: STEPS - len(seen.losses)]
         found = run(self, resident, rows)
@@ -71,7 +70,7 @@ def watched(work: Callable[[], Any]) -> Record:
         seen.add(*found.losses)
         return found
 
-    def stepped(self: Any, *arguments: Any) -> Any:
+    def stepped(self, *arguments):
         loss = step(self, *arguments)
         seen.add(loss)
         return loss
@@ -86,7 +85,7 @@ def watched(work: Callable[[], Any]) -> Record:
     return seen
 
 
-def assert_same(first: Record, second: Record) -> None:
+def assert_same(first, second):
     assert first.losses
     assert len(first.weights) == len(second.weights) > 0
     for one, other in zip(first.weights, second.weights, strict=True):

@@ -52,7 +52,7 @@ def test_tables_of_faults_and_settings_are_read(rules):
     assert read >= {"tools/mutations/cpu.toml", "pyproject.toml", ".ci/run"}
 
 
-def layer(name: str, lines: int) -> str:
+def layer(name, lines):
     """A class of so many lines, and a docstring and a blank line in it and in its method."""
     text = f'class {name}(Layer):\n    """One.\n\n    More.\n    """\n\n'
     text += "".join(f"    a{number}: int = 0\n" for number in range(lines - 2))

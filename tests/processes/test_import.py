@@ -6,7 +6,6 @@ Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py`
 import json
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 from fresh_python import printed, run_python
@@ -51,7 +50,7 @@ print(json.dumps([sorted(set(sys.modules) - before), counts["compile"]]))
 
 
 @cache
-def loaded(code: str, folder: Path | None = None) -> tuple[set[str], int]:
+def loaded(code, folder=None):
     """Modules that a fresh interpreter loads for some code, except NumPy's; compiled texts."""
     cache = str(folder) if folder else "off"
     done = run_python("-W", "error", "-c", COUNTING, code, LAMINA_CACHE=cache)
@@ -60,7 +59,7 @@ def loaded(code: str, folder: Path | None = None) -> tuple[set[str], int]:
     return set(modules), compiled
 
 
-def ours(modules: set[str]) -> list[str]:
+def ours(modules):
     return sorted(name for name in modules if name.partition(".")[0] == "lamina")
 
 

@@ -18,7 +18,7 @@ BLOCKS = re.findall(
 )
 
 
-def with_line(text: str, line: str) -> str:
+def with_line(text, line):
     """The text with a line after those that begin alike."""
     beginning = re.match(r"\W*(from [\w.]+\.)?", line)
     assert beginning is not None

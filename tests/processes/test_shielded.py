@@ -84,7 +84,7 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises():
 
 @posix_only
 def test_a_handler_may_ask_for_work_while_other_work_runs():
-    found: list[int] = []
+    found = []
     before = signal.signal(signal.SIGALRM, lambda *_: found.append(THREAD.call(lambda: 5)))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
@@ -95,7 +95,7 @@ def test_a_handler_may_ask_for_work_while_other_work_runs():
 
 
 def test_other_threads_do_their_work_themselves():
-    found: list[int] = []
+    found = []
     caller = threading.Thread(target=lambda: found.append(shielded(threading.get_ident)))
     caller.start()
     caller.join()
@@ -137,7 +137,7 @@ thread = ShieldedThread('one')
 """
 # In processes of their own: what is raised in a callback of the garbage collector is lost there,
 # and pytest's plugins have such callbacks; a handler may raise wherever it comes.
-PROGRAMS: dict[str, tuple[str, str]] = {
+PROGRAMS = {
     "a forked child has a thread of its own and forks wait for running work": (
         """
 done = []

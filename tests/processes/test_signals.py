@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,20 +46,20 @@ def pressing():
     signal.signal(signal.SIGINT, before)
 
 
-def network(width: int = 5) -> lm.Network:
+def network(width=5):
     return lm.Sequential(lm.Input(4), lm.Linear(width), lm.Tanh(), lm.Linear(4))
 
 
-def training_of(model: lm.Model) -> Any:
+def training_of(model):
     return model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1, momentum=0.9), batch_size=8)
 
 
 @contextmanager
-def writes_interrupted_by(action: Callable[[], None], *, shape: Any = None) -> Iterator[None]:
+def writes_interrupted_by(action, *, shape=None):
     """The action is done before each write of an array, or of arrays of a shape."""
     plain = HostMemory.write
 
-    def interrupted(memory: HostMemory, array: Any) -> None:
+    def interrupted(memory, array):
         if shape in (None, array.shape):
             action()
         plain(memory, array)
@@ -69,15 +68,15 @@ def writes_interrupted_by(action: Callable[[], None], *, shape: Any = None) -> I
         yield
 
 
-def interrupt(*_: object, **__: object) -> None:
+def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
 def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch):
     """Also those of destructors: no object of llvmlite is anywhere else."""
-    kind: Any = type(llvm.binding.ffi.lib.LLVMPY_DisposeString)
+    kind = type(llvm.binding.ffi.lib.LLVMPY_DisposeString)
     plain = kind.__call__
-    callers: set[str] = set()
+    callers = set()
 
     def noted(self, *arguments):
         callers.add(threading.current_thread().name)
@@ -151,7 +150,7 @@ def test_parameters_are_replaced_together(pressing):
 def test_a_handler_sees_the_parameters_before_a_change_or_after_it():
     """Such as a handler that saves the model when the process is to end."""
     model, other = lm.Model(network(), seed=0), lm.Model(network(), seed=1)
-    seen: list[dict[str, Any]] = []
+    seen = []
     handler = signal.signal(signal.SIGUSR1, lambda *_: seen.append(model.parameters()))
 
     def send():
@@ -208,7 +207,7 @@ def test_a_training_cannot_be_run_after_an_interrupted_release():
     assert model.predict(X).shape == (8, 4)
 
 
-def job_of(threads: int) -> Job:
+def job_of(threads):
     """A job without kernels."""
     return Job([], Entry(threads, 0, (), ()), np.zeros(1, np.uint64), np.zeros(1, np.int64))
 
@@ -230,7 +229,7 @@ def test_a_job_is_set_to_one_run_again_after_an_interrupted_change():
 
 def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(monkeypatch):
     job = job_of(2)
-    found: list[int] = []
+    found = []
 
     def start(self, *, alone):
         found.append(self._words[jobs.FIRST_RUN])
@@ -247,7 +246,7 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(monkeypatch):
 
 def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(monkeypatch, pressing):
     pool = ThreadPool()
-    numbers: list[int] = []
+    numbers = []
 
     def start(self):
         numbers.append(int(self.name.removeprefix("lamina-")))
@@ -297,7 +296,7 @@ def test_ctrl_c_is_raised_at_the_end_unless_it_is_handled(pressing):
 
 
 def test_the_previous_handler_is_restored_after_an_interrupted_restore(pressing, monkeypatch):
-    seen: list[int] = []
+    seen = []
 
     def own(number, _):
         seen.append(number)
@@ -331,14 +330,14 @@ def test_ctrl_c_while_examples_are_copied_ends_a_fit_before_its_first_training_s
     assert same(before, model.parameters())
 
 
-HOW: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+HOW = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
 
 
-def fits(pressing: Callable[[], None], seconds: float = 0.0, **how: Any) -> list[Any]:
+def fits(pressing, seconds=0.0, **how):
     """Three fits; Ctrl-C is pressed in the second epoch of each, so many seconds apart."""
-    results: list[Any] = []
+    results = []
 
-    def press(history: Any) -> None:
+    def press(history):
         if len(history) == 2:
             pressing()
 
@@ -352,7 +351,7 @@ def fits(pressing: Callable[[], None], seconds: float = 0.0, **how: Any) -> list
     return results
 
 
-def small_fit(callbacks: list[Any], **how: Any) -> Any:
+def small_fit(callbacks, **how):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
     return model.fit((X, X[:, :3]), callbacks=callbacks, **HOW, **how)
 

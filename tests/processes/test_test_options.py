@@ -12,7 +12,7 @@ from lamina.engines.discovery import open_engine
 ROOT = Path(__file__).parents[2]
 
 
-def run_pytest(*options: object) -> str:
+def run_pytest(*options):
     """What a run of tests prints."""
     # In a process of xdist these variables would make it report to that process.
     kept = {name: os.environ[name] for name in os.environ if "XDIST" not in name}
@@ -26,7 +26,7 @@ def test_kernels_of_pocl_are_kept_for_the_next_run(opencl_name, tmp_path):
     if "pthread" not in open_engine(opencl_name).device.description:
         pytest.skip("not PoCL")
     options = (f"--engine={opencl_name}", "-k", "outputs_are_copies", "--pocl-cache", tmp_path)
-    compiled: list[dict[Path, int]] = []
+    compiled = []
     for _ in range(2):
         output = run_pytest("tests/conformance/test_engine.py", *options)
         assert "1 passed" in output, output
@@ -37,7 +37,7 @@ def test_kernels_of_pocl_are_kept_for_the_next_run(opencl_name, tmp_path):
 ROUNDING = "tests/conformance/test_rounding.py"
 
 
-def collected(*options: str) -> list[str]:
+def collected(*options):
     """The tests that the options choose."""
     return [line for line in run_pytest("--collect-only", *options).splitlines() if "::" in line]
 

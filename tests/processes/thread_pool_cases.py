@@ -1,26 +1,24 @@
 """Helpers of the tests of the thread pool."""
 
 import ctypes
-from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 from fresh_python import printed
 
-from lamina.base.shapes import Array
-from lamina.codegen.llvm import Function, Module
-from lamina.codegen.values import I64, POINTER, Value, constant
+from lamina.codegen.llvm import Module
+from lamina.codegen.values import I64, POINTER, constant
 from lamina.engines.cpu.compilation import compiled
-from lamina.engines.cpu.llvm import Library, load
+from lamina.engines.cpu.llvm import load
 from lamina.engines.cpu.native.jobs import KERNEL_PARAMETERS, Entry, Kernel, Phase
 from lamina.engines.cpu.processor import host
-from lamina.engines.cpu.run.thread_pool import Job, ThreadPool
+from lamina.engines.cpu.run.thread_pool import Job
 
 ITEMS, ROUNDS = 8, 2000
 
 
 @contextmanager
-def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Value]]:
+def each_item(module, name):
     """A kernel's loop over its items: the function, the table of addresses, and the item."""
     code = module.function(name, KERNEL_PARAMETERS)
     table, _, first, last = code.parameters
@@ -28,20 +26,13 @@ def each_item(module: Module, name: str) -> Generator[tuple[Function, Value, Val
         yield code, table, loop.index
 
 
-def cell(code: Function, table: Value, buffer: int, item: Value) -> Value:
+def cell(code, table, buffer, item):
     """The address of an item's cell of a buffer; cells are 8 words apart."""
     start = code.load(code.offset(table, buffer, "ptr"), POINTER)
     return code.offset(start, code.multiply(item, 8), "i64")
 
 
-def made_job(
-    module: Module,
-    names: Sequence[str],
-    kernels: Sequence[Kernel],
-    phases: Sequence[Phase],
-    threads: int,
-    *buffers: Array,
-) -> tuple[Library, Job]:
+def made_job(module, names, kernels, phases, threads, *buffers):
     """The machine code of kernels, and a job that runs them with the buffers in its table."""
     module.export_functions("kernels", list(names))
     library = load(compiled(module.text(), host()), ("kernels",))
@@ -57,7 +48,7 @@ class Counting:
     `count` adds one to each item's cell, `sum` adds all cells to each item's sum.
     """
 
-    def __init__(self, threads: int, rounds: int = ROUNDS, *, shared: bool = True) -> None:
+    def __init__(self, threads, rounds=ROUNDS, *, shared=True):
         self.cells, self.sums = (np.zeros((ITEMS, 8), np.int64) for _ in range(2))
         self.threads, self.rounds = threads, rounds
         module = Module(fused=False)
@@ -78,10 +69,10 @@ class Counting:
             module, ("count", "sum"), kernels, phases, threads, *buffers
         )
 
-    def run(self, pool: ThreadPool) -> None:
+    def run(self, pool):
         assert pool.run(self.job)
 
-    def check(self, runs: int = 1) -> None:
+    def check(self, runs=1):
         count = runs * self.rounds
         assert (self.cells[:, 0] == count).all()
         assert (self.sums[:, 0] == ITEMS * count * (count + 1) // 2).all()
@@ -100,6 +91,6 @@ def training():
 """
 
 
-def run_script(script: str, **environment: str) -> str:
+def run_script(script, **environment):
     """What the script prints after `COMMON`."""
     return printed(COMMON + script, **environment)

@@ -5,7 +5,6 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from training_cases import network
 import lamina as lm
 from lamina.errors import DefinitionError, FileFormatError, MissingExtraError, NonFiniteError
 from lamina.learning import metrics
-from lamina.training.callbacks.callback import RunningFit
 from lamina.training.callbacks.hooks import divided, together
 
 # Hooks --------------------------------------------------------------------------------------------
@@ -88,7 +86,7 @@ def test_callbacks_that_set_nothing_change_no_bits():
 # The learning rate --------------------------------------------------------------------------------
 
 
-OPTIMIZERS: dict[str, Any] = {
+OPTIMIZERS = {
     "SGD": lambda rate: lm.SGD(rate, momentum=0.9),
     "Adam": lm.Adam,
     "EMA": lambda rate: lm.EMA(lm.AdamW(rate), decay=0.9),
@@ -136,7 +134,7 @@ def test_the_rates_of_several_optimizers_have_names():
             training.set_rates({"rate:1": 0.1})
 
 
-def training_with(optimizer: Any) -> Any:
+def training_with(optimizer):
     return lm.Model(network(), seed=1).training(lm.CrossEntropy(), optimizer, batch_size=8)
 
 
@@ -196,7 +194,7 @@ def test_the_norm_of_gradients_is_that_before_clipping(micro):
 
 
 def test_the_best_and_the_last_models_are_saved(tmp_path):
-    kept: list[bytes] = []
+    kept = []
     saving = lm.callbacks.SaveModels(tmp_path / "models", keep=2)
     fit([Scripted([3, 1, 2, 4]), keeping(kept), saving], epochs=4)
     names = sorted(path.name for path in (tmp_path / "models").iterdir())
@@ -230,10 +228,10 @@ def test_epochs_are_printed(capsys):
     assert f"loss {history['loss'][1]:.6g}" in printed[0]
 
 
-def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def events(folder):
     """The steps and values of each measure, as TensorBoard shows them."""
     protocol = pytest.importorskip("tensorboardX.proto.event_pb2")
-    found: dict[str, list[tuple[int, float]]] = {}
+    found = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         text = path.read_bytes()
         while text:
@@ -268,7 +266,7 @@ def test_tensorboard_has_each_epoch_at_once_and_once(tmp_path, after):
             writer._writer = None  # a killed process closes no file
 
     writer = lm.callbacks.TensorBoard(folder)
-    how: Any = {"epochs": 4, "checkpoint": checkpoint}
+    how = {"epochs": 4, "checkpoint": checkpoint}
     with pytest.raises(SystemExit):
         fit([writer, Killed()], **how)
     history = fit([lm.callbacks.TensorBoard(folder)], resume=True, **how)
@@ -344,25 +342,25 @@ def test_without_shuffling_examples_come_in_their_own_order():
 class Averages(lm.Callback):
     """Keeps the mean of the parameters after each epoch, in a state with nested arrays."""
 
-    def __init__(self, state: Any = None) -> None:
-        self.values: dict[str, Any] = {}
-        self.seen: list[Any] = []
+    def __init__(self, state=None):
+        self.values = {}
+        self.seen = []
         self.further = state
 
-    def epoch_ends(self, fit: RunningFit) -> None:
+    def epoch_ends(self, fit):
         self.values = fit.model.parameters()
         self.seen.append(np.full(2, fit.epoch))
 
-    def state(self) -> dict[str, Any]:
+    def state(self):
         return {"values": self.values, "seen": self.seen, "flat": np.ones(2), "own": self.further}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state):
         self.values, self.seen = state.get("values", {}), state.get("seen", [])
         self.restored = state
 
 
 def test_arrays_within_a_state_are_restored(tmp_path):
-    how: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint"}
+    how = {"checkpoint": tmp_path / "checkpoint"}
     own = {"a": [1, 2.5, None, "text", np.float32(0.5), {"b": (np.arange(3), True)}]}
     model = lm.Model(network(), seed=1)
     fit([Averages(own)], model, epochs=2, **how)
@@ -419,11 +417,11 @@ def test_a_state_that_a_file_cannot_hold_names_the_callback(own, found, advice, 
 # Callbacks that `fit` would not call --------------------------------------------------------------
 
 
-def two(self: Any, fit: Any) -> None:
+def two(self, fit):
     """A hook of most names."""
 
 
-def three(self: Any, fit: Any, steps: Any) -> None:
+def three(self, fit, steps):
     """A hook of training steps."""
 
 
@@ -517,7 +515,7 @@ def test_what_is_no_callback_is_refused(given, advice):
 
 
 def test_early_stopping_waits_and_restores_the_best_epoch():
-    kept: list[bytes] = []
+    kept = []
     model = lm.Model(network(), seed=1)
     stopping = lm.callbacks.EarlyStopping(patience=2)
     history = fit([Scripted([3, 1, 2, 1, 0]), keeping(kept), stopping], model, epochs=9)
@@ -526,16 +524,16 @@ def test_early_stopping_waits_and_restores_the_best_epoch():
     assert bits(model) == kept[1]
 
 
-def diverge(fit: RunningFit) -> None:
+def diverge(fit):
     huge = {name: np.full_like(v, 1e38) for name, v in fit.model.parameters().items()}
     fit.model.set_parameters(huge)
 
 
-def interrupt(fit: RunningFit) -> None:
+def interrupt(fit):
     raise KeyboardInterrupt
 
 
-def also_fails(*_: object) -> None:
+def also_fails(*_):
     raise RuntimeError("also this one")
 
 
@@ -546,7 +544,7 @@ def also_fails(*_: object) -> None:
     (lambda _: 1 / 0, ZeroDivisionError),
 )
 def test_the_best_epoch_comes_back_however_the_fit_ends(end, error):
-    kept: list[bytes] = []
+    kept = []
     ends = hooked(
         epoch_begins=lambda _, fit: end(fit) if fit.epoch == 4 else None, fit_fails=also_fails
     )
@@ -662,10 +660,10 @@ def test_a_time_limit_ends_the_fit():
 class Adds(lm.Callback):
     """Adds a measure for other callbacks."""
 
-    def fit_begins(self, fit: RunningFit) -> None:
+    def fit_begins(self, fit):
         fit.history.measured += ("own",)
 
-    def epoch_ends(self, fit: RunningFit) -> None:
+    def epoch_ends(self, fit):
         fit.history.values.setdefault("own", []).append(float(fit.epoch))
 
 
@@ -680,7 +678,7 @@ def test_a_matrix_is_no_measure_of_the_best_epoch():
     assert "'confusion_matrix' is no number, so no epoch is the best one" in text
 
 
-def share_of_hits(prediction: Any, target: Any) -> Any:
+def share_of_hits(prediction, target):
     return lm.ops.cast(lm.ops.equal(lm.ops.argmax(prediction, 1), target), "float32")
 
 

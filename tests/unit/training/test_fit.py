@@ -1,20 +1,17 @@
 """Fitting: validation, callbacks, losses that overflow, what is refused; and the history."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from training_cases import TEST, TRAIN, Array, fit, network, same
+from training_cases import TEST, TRAIN, fit, network, same
 
 import lamina as lm
 from lamina.data import Dataset
 from lamina.errors import (
     DataError,
     DefinitionError,
-    LaminaError,
     LaminaWarning,
     NonFiniteError,
     ShapeError,
@@ -51,7 +48,7 @@ def test_a_batch_size_above_the_number_of_examples_takes_them_all_and_a_seed_ord
 
 def test_validation_is_measured_after_each_epoch_and_changes_nothing(model):
     other = lm.Model(network())
-    seen: list[dict[str, Any]] = []
+    seen = []
 
     def measure(_):
         seen.append(model.evaluate(TEST, lm.CrossEntropy(), [lm.Accuracy()]))
@@ -83,7 +80,7 @@ def test_a_value_that_was_not_measured_in_every_epoch_is_nan_in_the_others():
 
 
 def test_every_callback_is_called_in_the_last_epoch_and_an_error_comes_through():
-    seen: list[int] = []
+    seen = []
     both = [lambda _: True, lambda history: seen.append(len(history))]
     fit(lm.Model(network()), callbacks=both)
     assert seen == [1]
@@ -108,8 +105,8 @@ def test_a_loss_that_overflows_is_named_with_its_training_step():
 
 def test_an_overflow_restores_the_last_good_epoch_of_the_model_and_its_checkpoint(tmp_path):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)))
-    path, after = tmp_path / "file", list[dict[str, Array]]()
-    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(30.0), "epochs": 100, "checkpoint": path}
+    path, after = tmp_path / "file", []
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(30.0), "epochs": 100, "checkpoint": path}
     how |= {"callbacks": [lambda _: after.append(model.parameters())]}
     refused(NonFiniteError, fit, model, (X, X[:, :3]), **how)
     assert len(after) > 0
@@ -121,7 +118,7 @@ def test_an_update_that_overflows_in_the_last_training_step_is_noticed():
     model = lm.Model(lm.Sequential(lm.Input(1), lm.Linear(1)))
     before = model.parameters()
     x = np.full((4, 1), 1e3, "float32")
-    how: Any = {"loss": lm.MSE(), "optimizer": lm.SGD(3e38), "epochs": 1}
+    how = {"loss": lm.MSE(), "optimizer": lm.SGD(3e38), "epochs": 1}
     assert error_text(NonFiniteError, lambda: fit(model, (x, x), **how)).startswith(
         "in fit: the parameter '1.weight' overflowed in training step 1\n"
         "  epoch  1, training step 1 of 1\n"
@@ -162,7 +159,7 @@ NO_TARGETS = (
     "  found     inputs only\n"
     "  Give pairs (x, y), or a loss that needs no targets."
 )
-REFUSED: dict[str, tuple[Any, dict[str, Any], type[LaminaError], str]] = {
+REFUSED = {
     "other features": ((X[:, :3], Y), {}, ShapeError, "another shape than the network expects"),
     "too large numbers": ((X.astype("float64") * 1e300, Y), {}, DataError, "float32 cannot hold"),
     "labels out of range": ((X, Y + 1), {}, DataError, "labels out of range"),
@@ -189,7 +186,7 @@ def test_wrong_data_and_options_are_refused_before_the_first_training_step(name,
 
 
 def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line(recwarn):
-    found: list[dict[str, np.ndarray]] = []
+    found = []
     for dtype in ("float32", "float64"):
         model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
         fit(model, (X.astype(dtype), X[:, :1].astype(dtype)), loss=lm.MSE())
@@ -255,7 +252,7 @@ def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined, said, mo
 def test_an_unknown_class_inside_a_function_ends_the_fit():
     y = np.where(np.arange(50) == 7, 50, TRAIN.target_arrays[0])
     loss = lm.CrossEntropy()
-    how: Any = {"loss": lambda prediction, target: loss(prediction, target)}
+    how = {"loss": lambda prediction, target: loss(prediction, target)}
     refused(NonFiniteError, fit, lm.Model(network()), (TRAIN.inputs, y), **how)
 
 
@@ -295,11 +292,11 @@ def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(history
     assert advice == "Here it is called 'validation_mae'."
 
 
-def per_class(folder: Path, *callbacks: Any, epochs: int = 2, resume: bool = False) -> Any:
+def per_class(folder, *callbacks, epochs=2, resume=False):
     folder.mkdir(exist_ok=True)
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine="interpreter", seed=0)
     metrics = [lm.F1(average="none"), lm.ConfusionMatrix()]
-    how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "metrics": metrics}
+    how = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "metrics": metrics}
     how |= {"checkpoint": folder / "checkpoint", "resume": resume, "callbacks": callbacks}
     data = (POINTS, LABELS)
     history = model.fit(data, validation=data, batch_size=6, epochs=epochs, **how)

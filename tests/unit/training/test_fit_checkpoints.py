@@ -3,9 +3,6 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from callback_cases import hooked
@@ -14,15 +11,14 @@ from training_cases import TEST, TRAIN, Array, fit, network, same
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, FileFormatError
-from lamina.training.history import History
 from lamina.training.training import Training
 
 
-def at_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
+def at_step(monkeypatch, number, do):
     """Calls `do` once, after that many training steps, in the middle of a fit."""
     run, did = Training._run_batches, [False]
 
-    def counting(self: Training, *arguments: Any) -> Any:
+    def counting(self, *arguments):
         if not did[0] and isinstance(self, Training) and self.steps_done >= number:
             did[0] = True
             do()
@@ -42,7 +38,7 @@ def uninterrupted():
     return model.parameters(), history.values
 
 
-def resume(path: Path, expected: Uninterrupted) -> None:
+def resume(path, expected):
     """Resumes the fit of five epochs in a fresh model; compares its bits."""
     # The seed of the fresh model must not matter but for the order of the examples.
     model = lm.Model(network())
@@ -53,28 +49,28 @@ def resume(path: Path, expected: Uninterrupted) -> None:
     assert not history.interrupted
 
 
-def chain(*layers: Any, **how: Any) -> lm.Model:
+def chain(*layers, **how):
     return lm.Model(lm.Sequential(lm.Input(4), lm.Linear(64), *layers, lm.Linear(3)), **how)
 
 
-def decoder() -> lm.Model:
+def decoder():
     """A part of a model of more layers."""
     part = lm.Sequential(lm.Input(4), lm.Linear(5), lm.BatchNorm(), lm.Linear(3))
     return lm.Model(lm.Sequential(lm.Input(2), lm.Linear(4), part)).part(part)
 
 
-def with_classes_of_the_user() -> lm.Model:
+def with_classes_of_the_user():
     from test_files import Own, Ramp
 
     return chain(Own(scale=2.0, inner=lm.Linear(3, weight_init=Ramp(0.1))))
 
 
-def scaled(scores: lm.Tensor) -> lm.Tensor:
+def scaled(scores):
     return scores * 2000.0
 
 
 BY_PATH = lm.ByPath({"1.*": lm.SGD(0.1, momentum=0.9)}, default=lm.Adam(0.01))
-RESUMED: dict[str, tuple[Callable[[], lm.Model], dict[str, Any]]] = {
+RESUMED = {
     "states of layers": (lambda: chain(lm.BatchNorm(), lm.Dropout(0.2)), {}),
     "classes of the user": (with_classes_of_the_user, {}),
     "a part": (decoder, {}),
@@ -142,7 +138,7 @@ def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_do
 
 
 OTHER_LAYERS = lm.Sequential(lm.Input(4), lm.Linear(8), lm.ReLU(), lm.Dropout(0.3), lm.Linear(3))
-OTHERS: dict[str, tuple[lm.Model, dict[str, Any], list[str]]] = {
+OTHERS = {
     "optimizer": (
         *(lm.Model(network()), {"optimizer": BY_PATH}),
         ["Adam in the file, ByPath(SGD, Adam) here"],
@@ -185,7 +181,7 @@ def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(name, path):
 def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = tmp_path / "model"
     lm.Model(network()).save(path)
-    how: Any = {"checkpoint": path, "resume": True}
+    how = {"checkpoint": path, "resume": True}
     assert error_text(FileFormatError, fit, lm.Model(network()), **how) == (
         f"in {path}: this file holds a model, not a checkpoint to resume from\n"
         "  expected  a file of fit(checkpoint=...)\n"
@@ -200,13 +196,13 @@ def test_resuming_from_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 class Restored(lm.callbacks.Callback):
     """Raises an error with a cause when it is restored."""
 
-    def __init__(self, error: lm.errors.LaminaError) -> None:
+    def __init__(self, error):
         self.error = error
 
-    def state(self) -> dict[str, Any]:
+    def state(self):
         return {"epochs": 1}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state):
         if state:
             raise self.error from ValueError("noticed first")
 
@@ -214,7 +210,7 @@ class Restored(lm.callbacks.Callback):
 def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_callbacks(path):
     fit(lm.Model(network()), epochs=1, checkpoint=path, callbacks=[Restored(DataError("mine"))])
     for error, where in ((FileFormatError("damaged"), str(path)), (DataError("mine"), "")):
-        how: Any = {"checkpoint": path, "resume": True, "callbacks": [Restored(error)]}
+        how = {"checkpoint": path, "resume": True, "callbacks": [Restored(error)]}
         found = refused(type(error), fit, lm.Model(network()), **how)
         assert found is error
         assert found.where == where
@@ -237,13 +233,13 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_trainin
     assert not path.exists()
 
 
-def press() -> None:
+def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch):
     fitted, run = lm.Model(network()), lm.Model(network())
-    done: list[int] = []
+    done = []
     counting = hooked(steps_done=lambda _, fit, steps: done.append(steps))
     with monkeypatch.context() as patch:
         at_step(patch, 16, press)
@@ -298,7 +294,7 @@ def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(monkeypatch
 
 
 def test_a_fit_works_in_a_thread():
-    found: list[History] = []
+    found = []
     thread = threading.Thread(target=lambda: found.append(fit(lm.Model(network()))))
     thread.start()
     thread.join()

@@ -5,10 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +20,13 @@ from lamina.data import Stream
 from lamina.data.positions import Position
 from lamina.errors import DataError
 from lamina.training import checkpoints, training
-from lamina.training.history import History
 
 ROOT = Path(__file__).parents[3]
 TRAIN = data(20)
 
 
 @contextmanager
-def failing(step: int) -> Iterator[None]:
+def failing(step):
     """The fit in the block fails after so many training steps."""
 
     with pytest.MonkeyPatch.context() as patch:
@@ -38,7 +35,7 @@ def failing(step: int) -> Iterator[None]:
             yield
 
 
-def rows_of(order: Any) -> Iterator[Any]:
+def rows_of(order):
     """Batches of 7 examples of `TRAIN` in an order."""
     for start in range(0, len(order), 7):
         yield TRAIN.inputs[order[start : start + 7]], TRAIN.targets[order[start : start + 7]]
@@ -47,25 +44,25 @@ def rows_of(order: Any) -> Iterator[Any]:
 class Stateful:
     """A source with a state, as loaders of torchdata have one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.next = 0
-        self.given: list[int] = []
+        self.given = []
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         while self.next < len(TRAIN):
             start, self.next = self.next, self.next + 7
             self.given.append(start)
             yield TRAIN.inputs[start : start + 7], TRAIN.targets[start : start + 7]
         self.next = 0
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self):
         return {"next": self.next}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state):
         self.next = state["next"]
 
 
-def skipping(epoch: int, skip: int) -> Iterator[Any]:
+def skipping(epoch, skip):
     """A source that omits batches itself; every epoch has another order."""
     return rows_of(np.random.default_rng(epoch).permutation(len(TRAIN))[7 * skip :])
 
@@ -73,14 +70,14 @@ def skipping(epoch: int, skip: int) -> Iterator[Any]:
 class Shuffled:
     """A source that draws an order in each epoch, as PyTorch's loaders do."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.generator = np.random.default_rng(5)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return rows_of(self.generator.permutation(len(TRAIN)))
 
 
-def of_sizes(*sizes: int) -> list[Any]:
+def of_sizes(*sizes):
     """Batches of these sizes."""
     parts = zip(
         *(np.split(a, np.cumsum(sizes)) for a in (TRAIN.inputs, TRAIN.targets)), strict=True
@@ -88,12 +85,12 @@ def of_sizes(*sizes: int) -> list[Any]:
     return [*parts][: len(sizes)]
 
 
-def of_epochs(epoch: int) -> Any:
+def of_epochs(epoch):
     """A source that has no more than two epochs."""
     return [of_sizes(7, 9), of_sizes(4, 4, 4)][epoch]
 
 
-CONTINUED: dict[str, Callable[[], Any]] = {
+CONTINUED = {
     "data set": lambda: TRAIN,
     "function": lambda: batches_of(TRAIN, 7),
     "window": lambda: Stream(batches_of(TRAIN, 7), window=9),
@@ -118,7 +115,7 @@ CONTINUED: dict[str, Callable[[], Any]] = {
 }
 
 
-def fitted(make: Callable[[], Any], **how: Any) -> tuple[dict[str, Any], History]:
+def fitted(make, **how):
     return trained(make(), **({"epochs": 4, "validation": TEST} | how))
 
 
@@ -127,13 +124,13 @@ class Halving(lm.Callback):
 
     changes_rate = True
 
-    def epoch_begins(self, fit: Any) -> None:
+    def epoch_begins(self, fit):
         fit.rate /= 2
 
-    def steps_done(self, fit: Any, steps: int) -> None:
+    def steps_done(self, fit, steps):
         fit.rate *= 1.25
 
-    def epoch_ends(self, fit: Any) -> None:
+    def epoch_ends(self, fit):
         fit.rate += 0.001
 
 
@@ -153,7 +150,7 @@ DROPPED = ("window", "batches as they are")
 )
 def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp_path, monkeypatch):
     """A killed process leaves the file as it was written last, whatever ran since then."""
-    written: list[Path] = []
+    written = []
     write = checkpoints.write_model
 
     def kept(path, file):
@@ -177,7 +174,7 @@ def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp
 
 def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(path):
     falling = lm.Adam(lm.schedules.Linear(0.02, 12))
-    how: Any = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
+    how = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
     with failing(7):
         trained(TRAIN, checkpoint=path, checkpoint_steps=1, **how)
     part, whole = trained(TRAIN, checkpoint=path, resume=True, **how), trained(TRAIN, **how)

@@ -9,28 +9,15 @@ import statistics
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pytest
 from error_texts import error_text, refused
 from random_arrays import normal
-from training_cases import (
-    TRAIN,
-    Array,
-    X,
-    Y,
-    in_threads,
-    labels,
-    losses_of,
-    network,
-    same,
-    training,
-)
+from training_cases import TRAIN, X, Y, in_threads, labels, losses_of, network, same, training
 
 import lamina as lm
 import lamina.model
@@ -52,7 +39,7 @@ from lamina.training.epochs import batches_after
 def test_a_run_gives_the_same_bits_as_single_training_steps():
     stepped, run = lm.Model(network()), lm.Model(network())
     with training(stepped) as one, training(run) as other:
-        losses: list[float] = []
+        losses = []
         for epoch in range(2):
             for start in range(0, 50, 8):
                 rows = TRAIN.order(3, epoch)[start : start + 8]
@@ -87,7 +74,7 @@ def test_a_loss_is_a_number_like_floats():
         loss = trainer.step(normal(8, 4), labels(8))
         value, other = float(loss), trainer.step(normal(8, 4), labels(8))
     assert isinstance(loss, numbers.Real)
-    unary: list[Callable[[Any], Any]] = [abs, round, int, bool, hash, complex, math.trunc]
+    unary = [abs, round, int, bool, hash, complex, math.trunc]
     unary += [operator.neg, operator.pos, math.floor, math.ceil, math.sqrt, np.sqrt, np.asarray]
     unary += [str, repr, copy.copy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: x.hex()]
     unary += [lambda x: x.as_integer_ratio(), lambda x: x.is_integer(), lambda x: f"{x:.3e}"]
@@ -154,7 +141,7 @@ TOO_MANY = (
 )
 
 
-REFUSED: dict[str, tuple[Any, Any, type[LaminaError], str]] = {
+REFUSED = {
     "a label too high": (X, np.array([0, 1, 2, 7] * 2), DataError, LABEL),
     "too many examples": (normal(9, 4), labels(9), ShapeError, TOO_MANY),
     "a negative label": (X, np.array([0] * 7 + [-1]), DataError, "labels out of range"),
@@ -239,7 +226,7 @@ def test_a_training_shares_the_parameters_with_its_model(model):
         assert (model.predict(X) != 0).any()
 
 
-USES: dict[str, Callable[[Any], Any]] = {
+USES = {
     "step": lambda trainer: trainer.step(X, Y),
     "run": lambda trainer: trainer.run(TRAIN, steps=1),
     "state": lambda trainer: trainer.state(),
@@ -269,7 +256,7 @@ def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_
     sizes, full = (8, 3, 4, 5, 6, 7, 2), 8
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
     one, other = (lm.Model(net, seed=0) for _ in range(2))
-    how: dict[str, Any] = {"loss": lm.MSE(), "optimizer": lm.Adam(), "batch_size": full}
+    how = {"loss": lm.MSE(), "optimizer": lm.Adam(), "batch_size": full}
     sample = Dataset(normal(full, 4), normal(full, 3), weights=np.ones(full, "float32"))
     with one.training(**how) as plain, other.training(**how, data=sample) as filled:
         for number, size in enumerate(sizes):
@@ -296,21 +283,21 @@ def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_
 class Counted:
     """A memory or a program of the interpreter, whose bytes count in its engine."""
 
-    def __init__(self, engine: "CountingEngine", inner: Any, count: int) -> None:
+    def __init__(self, engine, inner, count):
         self.engine, self.inner, self.bytes = engine, inner, count
         engine.bytes += count
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def release(self) -> None:
+    def release(self):
         self.engine.bytes -= self.bytes
         self.bytes = 0
         self.inner.release()
 
 
 class CountedMemory(Counted):
-    def copy_from(self, source: Counted) -> None:
+    def copy_from(self, source):
         self.inner.copy_from(source.inner)
 
 
@@ -319,21 +306,21 @@ class CountedExecutable(Counted):
 
     synchronous = False
 
-    def run_many(self, resident: Any, rows: Array, recorded: Any) -> Any:
+    def run_many(self, resident, rows, recorded):
         return self.inner.run_many({n: m.inner for n, m in resident.items()}, rows, recorded)
 
-    def bound(self) -> None:
+    def bound(self):
         return None
 
-    def scalar(self, name: str) -> float:
+    def scalar(self, name):
         return self.read(lambda: self.inner.scalar(name))
 
-    def kept_scalar(self, name: str) -> Callable[[], float]:
+    def kept_scalar(self, name):
         self.engine.copies += 1
         value = self.inner.kept_scalar(name)
         return lambda: self.read(value)
 
-    def read(self, value: Callable[[], float]) -> float:
+    def read(self, value):
         self.engine.reads += 1
         return value()
 
@@ -341,37 +328,37 @@ class CountedExecutable(Counted):
 class CountingEngine:
     """The interpreter, counting bytes and calls, with memory of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.inner = InterpreterEngine()
         self.device, self.target = self.inner.device, self.inner.target
         self.bytes = self.allocations = self.compilations = self.reads = self.copies = 0
-        self.arenas: list[Any] = []
+        self.arenas = []
 
-    def available_bytes(self, *_: Any) -> None:
+    def available_bytes(self, *_):
         return None
 
     shared = staging = available_bytes
 
-    def needs(self, program: Any) -> Any:
+    def needs(self, program):
         return self.inner.needs(program)
 
     @property
-    def held(self) -> int:
+    def held(self):
         return self.bytes + sum(arena.bytes for arena in self.arenas)
 
-    def arena(self) -> Any:
+    def arena(self):
         self.arenas.append(self.inner.arena())
         return self.arenas[-1]
 
-    def finite_check(self, memories: Any) -> Callable[[], bool]:
+    def finite_check(self, memories):
         return self.inner.finite_check([one.inner for one in memories])
 
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> Counted:
+    def allocate(self, shape, dtype):
         self.allocations += 1
         memory = self.inner.allocate(shape, dtype)
         return CountedMemory(self, memory, memory.array.nbytes)
 
-    def compile(self, program: Any, memories: Any, arena: Any, *, timed: bool) -> Counted:
+    def compile(self, program, memories, arena, *, timed):
         assert not timed
         self.compilations += 1
         inner = {name: memory.inner for name, memory in memories.items()}
@@ -379,7 +366,7 @@ class CountingEngine:
         return CountedExecutable(self, self.inner.compile(program, inner, arena), inputs)
 
 
-HOW: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 8}
+HOW = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 8}
 
 
 @pytest.fixture
@@ -397,19 +384,19 @@ def test_a_model_holds_its_parameters_and_a_training_the_bytes_of_its_bill(count
         assert counting.held == trainer.bill.peak_bytes - trainer.bill.constant_bytes
 
 
-def steps_and_a_run(model: lm.Model) -> None:
+def steps_and_a_run(model):
     with training(model) as trainer:
         trainer.step(X, Y)
         trainer.step(X[:3], Y[:3])
         trainer.run(TRAIN, steps=10)
 
 
-def a_fit_that_fails(model: lm.Model) -> None:
+def a_fit_that_fails(model):
     how = {"validation": TRAIN, "callbacks": [lambda _: 1 / 0], **HOW}
     refused(ZeroDivisionError, lambda: model.fit(TRAIN, **how))
 
 
-def a_training_that_cannot_be_compiled(model: lm.Model) -> None:
+def a_training_that_cannot_be_compiled(model):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CountingEngine, "compile", None)
         refused(TypeError, lambda: training(model))
@@ -445,7 +432,7 @@ def test_losses_on_a_device_are_kept_only_if_they_are_referenced(counting):
         assert counting.reads == 1
 
 
-AFTERWARDS: dict[str, Callable[[lm.Model, Any], object]] = {
+AFTERWARDS = {
     "a prediction": lambda model, _: model.predict(X),
     "a prediction of another size": lambda model, _: model.predict(X[:5]),
     "a prediction of a part": lambda model, _: model.part(model.network).predict(X),
@@ -622,7 +609,7 @@ def test_a_run_takes_the_batches_of_one_epoch_after_another(examples, size, drop
 
 def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch):
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
-    calls: list[int] = []
+    calls = []
     with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
         executable = one._program(4).executable
         run_many = executable.run_many
