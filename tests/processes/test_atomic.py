@@ -223,17 +223,6 @@ def test_writers_and_sweepers_at_the_same_time_leave_whole_files(tmp_path, monke
         assert content == content[:1] * 10_000
 
 
-@pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="there are no folder descriptors")
-def test_a_folder_may_be_given_by_its_descriptor(tmp_path):
-    (tmp_path / LEFT).write_bytes(b"left")
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    try:
-        sweep(descriptor)
-    finally:
-        os.close(descriptor)
-    assert names(tmp_path) == []
-
-
 @posix_only
 @pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
 def test_only_regular_files_are_opened(kind, tmp_path, monkeypatch):

@@ -710,18 +710,6 @@ def on_device(modules, monkeypatch, torch):
     return importlib.import_module("pytorch_gpu")
 
 
-def test_pytorch_takes_the_gpu_of_lamina(on_device, monkeypatch):
-    cuda = on_device.torch.cuda
-    names = ["NVIDIA A10", "NVIDIA L4"]
-    monkeypatch.setattr(cuda, "is_available", lambda: True)
-    monkeypatch.setattr(cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(cuda, "get_device_name", names.__getitem__)
-    properties = SimpleNamespace(name="NVIDIA L4", major=8, minor=9)
-    monkeypatch.setattr(cuda, "get_device_properties", lambda device: properties)
-    assert on_device.chosen_device("cuda:1") == "cuda:1"
-    assert on_device.versions("cuda:1")["compute capability"] == "8.9"
-
-
 def test_bytes_of_pytorch_are_those_of_the_workload(on_device, monkeypatch):
     cuda, freed = on_device.torch.cuda, []
     monkeypatch.setattr(cuda, "max_memory_allocated", lambda device: 1000)

@@ -200,18 +200,10 @@ def assert_best_epoch_is_written(losses):
 PATIENTLY = ("--data", "digits", "--validation", 0.2, "--patience", 2, "--log", "run.jsonl")
 
 
-def test_train_writes_a_log_and_the_model_of_the_last_epoch_if_it_is_the_best():
-    result = succeed("train", "digits.py", *PATIENTLY, "--epochs", 3, "--micro-batch", 20)
-    epochs, losses, _ = epochs_of_the_log()
-    assert epochs == [1, 2, 3]
-    assert_best_epoch_is_written(losses)
-    assert "epoch 3/3" in result.stderr
-
-
 def test_train_prints_the_last_and_the_best_epoch():
     rates = "lm.schedules.PiecewiseConstant([45], [0.1, 3.0])"
     path = write("digits.py", f"{DIGITS}\noptimizer = lm.SGD({rates})\n")
-    printed = succeed("train", path, *PATIENTLY, "--epochs", 9).stdout
+    printed = succeed("train", path, *PATIENTLY, "--epochs", 9, "--micro-batch", 20).stdout
     epochs, losses, best = epochs_of_the_log()
     assert len(epochs) == best + 2
     for name, number, end in (("last", best + 2, ""), ("best", best, "  (of the written model)")):
@@ -357,18 +349,6 @@ def test_outputs_in_16_bits_are_written_with_all_digits(dtype):
     assert f"wrote scores.npy: {written.dtype}[" in told.output
     read = np.loadtxt("scores.csv", dtype="float32", delimiter=",", ndmin=2)
     assert np.array_equal(read.reshape(-1, 1).astype(expected.dtype), expected)
-
-
-def test_float64_files_are_used_as_float32_with_a_warning():
-    rng = np.random.default_rng(0)
-    np.savez("points.npz", x=rng.normal(size=(20, 2)), y=rng.normal(size=(20, 1)))
-    common = ("train", write("net.py", TABLE), "--data", "points.npz", "--epochs", 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        result = succeed(*common)
-    for name in ("input 0", "target 0"):
-        assert f"warning: {name} is converted from float64 to float32. " in result.stderr
-    assert "warning" not in succeed(*common, "--dtype", "float64").stderr
 
 
 # Errors -------------------------------------------------------------------------------------------

@@ -10,34 +10,6 @@ from thread_pool_cases import COMMON, Counting, run_script
 
 # By behaviour: a program after `COMMON`, and what it prints. Those that fork come first.
 FORKING = {
-    "a forked child runs with helpers of its own": (
-        """
-with training() as one:
-    one.run((x, y), 20)
-    child = os.fork()
-    losses = one.run((x, y), 20)
-    if child == 0:
-        os._exit(0 if np.isfinite(losses).all() and len(losses) == 20 else 1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(losses))
-""",
-        "0 20\n",
-    ),
-    "a child forked in the middle of a run predicts": (
-        """
-with training() as one:
-    worker = threading.Thread(target=lambda: one.run((x, y), 3000))
-    worker.start()
-    time.sleep(0.05)
-    child = os.fork()
-    if child == 0:
-        scores = model.predict(x[:7])
-        os._exit(0 if scores.shape == (7, 5) else 1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    worker.join()
-    print(one.steps_done)
-""",
-        "0\n3000\n",
-    ),
     "a child continues with a program that was running when it was forked": (
         """
 wide = lm.Sequential(lm.Input(300), lm.Linear(1500), lm.Tanh(), lm.Linear(5))
@@ -99,24 +71,6 @@ time.sleep(0.3)
 print("leaving")
 """,
         "leaving\n",
-    ),
-    "two models train in two threads as they do alone": (
-        """
-def train(seed):
-    model = lm.Model(net, engine="cpu", seed=seed)
-    with model.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=50) as one:
-        return one.run((x, y), 100).tobytes()
-alone = [train(seed) for seed in (1, 2)]
-together = {}
-threads = [
-    threading.Thread(target=lambda seed=seed: together.update({seed: train(seed)}))
-    for seed in (1, 2)
-]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-print(alone == [together[1], together[2]])
-""",
-        "True\n",
     ),
     "ctrl c in a training step leaves no stale packed weights": (
         """

@@ -7,7 +7,7 @@ import threading
 import pytest
 from callback_cases import hooked
 from error_texts import error_text, refused
-from training_cases import TEST, TRAIN, Array, fit, network, same
+from training_cases import TEST, TRAIN, fit, network, same
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, FileFormatError
@@ -25,9 +25,6 @@ def at_step(monkeypatch, number, do):
         return run(self, *arguments)
 
     monkeypatch.setattr(Training, "_run_batches", counting)
-
-
-Uninterrupted = tuple[dict[str, Array], dict[str, list[float]]]
 
 
 @pytest.fixture(scope="module")
