@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from fresh_python import printed
-from thread_pool_cases import COMMON, Counting, run_script
+from test_cpu_thread_pool import COMMON, Counting, run_script
 
 # By behaviour: a program after `COMMON`, and what it prints. Those that fork come first.
 FORKING = {
