@@ -150,7 +150,7 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
 
 def _as_array(value: Any) -> Array:
     """Numbers, lists of them, arrays, and objects that convert to arrays, as an array."""
-    found, reason = type(value).__name__, ""
+    kind, reason = type(value).__name__, ""
     try:
         if is_masked_array(value) and np.ma.is_masked(value):
             raise ValueError("masked elements have no value; array.filled(0) gives them one")
@@ -159,7 +159,7 @@ def _as_array(value: Any) -> Array:
             array = np.asarray(value)
             if array.dtype.kind in "biuf" or array.dtype.name == bfloat16.name:
                 return array
-            found = f"{found} of {array.dtype.name}"
+            kind = f"{kind} of {array.dtype.name}"
     except LaminaError:
         raise
     except Exception as error:  # another library may raise any exception
@@ -167,7 +167,7 @@ def _as_array(value: Any) -> Array:
     raise located(
         DTypeError(
             f"expected a tensor, a number or an array of numbers{reason}",
-            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", found)),
+            facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", kind)),
             advice="Make an array first, for example with np.asarray(x, 'float32').",
         )
     )

@@ -148,7 +148,7 @@ _AXIS = Whole()
 
 
 def axis_of(x: Tensor, axis: int, count: int | None = None) -> int:
-    """The axis counted from the front, of `count` axes, by default those of x."""
+    """The axis counted from the front, of `count` axes, by default the axes of x."""
     number: int = read("axis", _AXIS, axis, x)
     try:
         return normalise_axis(number, x.rank if count is None else count)

@@ -147,25 +147,25 @@ def _powers(
     Keys to which no query attends are zero, and queries that attend to no key; the sum of a row
     without keys is 1.
     """
-    one = queries.dtype.type
+    scalar = queries.dtype.type
     floats = [x for x in others if x.dtype != np.bool_]
     allowed = np.ones((1, 1, 1, 1), bool)
     for mask in others:
         allowed = allowed & mask if mask.dtype == np.bool_ else allowed
     pairs = allowed & (floats[0] > -np.inf) if biased else allowed
     asks, seen = (x.any(3, keepdims=True) for x in (pairs, np.swapaxes(pairs, 2, 3)))
-    queries = np.where(asks, queries, one(0))
-    keys, values = (np.where(seen, x, one(0)) for x in (keys, values))
-    scores: Array = _product("bhqd,bhkd->bhqk", queries, keys, tf32=tf32) * one(scale)
+    queries = np.where(asks, queries, scalar(0))
+    keys, values = (np.where(seen, x, scalar(0)) for x in (keys, values))
+    scores: Array = _product("bhqd,bhkd->bhqk", queries, keys, tf32=tf32) * scalar(scale)
     if biased:
         scores = scores + floats.pop(0)
     if causal:
         allowed = allowed & np.tri(*scores.shape[2:], dtype=bool)
-    scores = np.where(allowed, scores, one(-np.inf))
+    scores = np.where(allowed, scores, scalar(-np.inf))
     largest = scores.max(3, keepdims=True)
     powers = np.exp(scores - np.where(largest == -np.inf, 0, largest))
     total = powers.sum(3, keepdims=True)
-    factors = floats[0] if floats else np.asarray(one(1))
+    factors = floats[0] if floats else np.asarray(scalar(1))
     return (queries, keys, values), powers, np.where(total == 0, 1, total), factors
 
 
@@ -323,8 +323,8 @@ def attention(
     Args:
         queries: floats [batch, heads, queries, features].
         keys: [batch, heads, keys, features]. Keys and values may have fewer heads than queries, if
-            their number divides the number of heads of queries, neighbours of which share them
-            (Ainslie et al.: GQA, 2023).
+            their number divides the number of heads of queries; neighbouring heads of queries
+            share them (Ainslie et al.: GQA, 2023).
         values: [batch, heads, keys, features of the result].
         mask: bool that broadcasts to [batch, heads, queries, keys], such as (queries, keys): true
             where a query may attend to a key. Three axes are heads, queries and keys;

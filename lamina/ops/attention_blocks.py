@@ -216,10 +216,10 @@ def gradients_of(
         return given.product("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
 
     def of_scores_in(block: _Block, weights: Tensor, products: Tensor) -> Tensor:
-        found = weights * (products - ops.expand_dims(block.at_queries(mean), 3))
+        of_scores = weights * (products - ops.expand_dims(block.at_queries(mean), 3))
         # The gradient of a query with one key is zero: the two terms cancel. But they sum the same
         # products in different orders, and the remaining rounding error would move parameters.
-        return ops.where(ops.equal(weights, 1), 0, found)
+        return ops.where(ops.equal(weights, 1), 0, of_scores)
 
     of_queries: list[Tensor] = []
     totals: list[Tensor] = []
@@ -238,14 +238,14 @@ def gradients_of(
         of_values = given.product("bhqk,bhqd->bkhd", given.rounded(changed), arriving)
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
-    found = [ops.transpose(x, (0, 2, 1, 3)) for x in (ops.concat(of_queries, 1), *totals)]
-    whole = _Block(given, 0, given.queries.shape[2], given.keys.shape[2])
+    results = [ops.transpose(x, (0, 2, 1, 3)) for x in (ops.concat(of_queries, 1), *totals)]
+    all_weights = _Block(given, 0, given.queries.shape[2], given.keys.shape[2])
     if given.bias is not None:
-        products = products_of(whole)
+        products = products_of(all_weights)
         products = products if given.factors is None else products * given.factors
-        of_scores = of_scores_in(whole, weights_of(whole, mean), products)
-        found.append(ops.sum_to(of_scores, given.bias.shape))
+        of_scores = of_scores_in(all_weights, weights_of(all_weights, mean), products)
+        results.append(ops.sum_to(of_scores, given.bias.shape))
     if given.factors is not None:
-        of_factors = weights_of(whole, mean) * products_of(whole)
-        found.append(ops.sum_to(of_factors, given.factors.shape))
-    return tuple(found)
+        of_factors = weights_of(all_weights, mean) * products_of(all_weights)
+        results.append(ops.sum_to(of_factors, given.factors.shape))
+    return tuple(results)

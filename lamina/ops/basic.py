@@ -1,4 +1,4 @@
-"""The ops of which others are composed, by one name: `from lamina.ops import basic as ops`."""
+"""The ops that others are composed of, under one name: `from lamina.ops import basic as ops`."""
 
 from lamina.ops.arithmetic import *
 from lamina.ops.broadcast import *

@@ -202,8 +202,8 @@ def _nan_to_num_scalar(node: Tensor, operands: tuple[Scalar, ...]) -> Scalar:
         ("equal", math.inf, "posinf"),
         ("equal", -math.inf, "neginf"),
     ):
-        found = applied(relation, x, other)
-        result = applied("select", found, node.attributes[name], result)
+        is_replaced = applied(relation, x, other)
+        result = applied("select", is_replaced, node.attributes[name], result)
     return result
 
 

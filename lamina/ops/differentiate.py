@@ -106,7 +106,7 @@ def check(output: Tensor, with_respect_to: Sequence[Tensor], seed: Tensor | None
 
 
 def _operand_gradients(arriving: Mapping[Tensor, Tensor]) -> tuple[Tensor | None, ...]:
-    """The gradients of the operands of an op, from those of its results."""
+    """The gradients of the operands of an op, from the gradients of its results."""
     op = next(iter(arriving)).op
     if op.joint_gradient is not None:
         return op.joint_gradient(arriving)
@@ -197,8 +197,8 @@ def gradients_of_built(
     arriving = leaf("upstream", "input", upstream.shape, upstream.dtype)
     floats = [x for x in replacements if x.dtype.is_float]
     flows = gradients(build(tuple(replacements)), floats, arriving)
-    flowing = iter(_replaced(flows, {**replacements, arriving: upstream}))
-    return tuple(next(flowing) if x.dtype.is_float else None for x in operands)
+    of_floats = iter(_replaced(flows, {**replacements, arriving: upstream}))
+    return tuple(next(of_floats) if x.dtype.is_float else None for x in operands)
 
 
 def _replaced(tensors: Sequence[Tensor], replacements: Mapping[Tensor, Tensor]) -> list[Tensor]:

@@ -120,9 +120,9 @@ def _order(letters: Sequence[str], output: str, extents: dict[str, Dim]) -> list
     # The tree of each tensor that is left.
     left: list[_Tree] = list(range(len(letters)))
     for node in _postorder(tree):
-        one, other = left.index(node[0]), left.index(node[1])
-        pairs.append((one, other))
-        left = [x for number, x in enumerate(left) if number not in (one, other)] + [node]
+        first, other = left.index(node[0]), left.index(node[1])
+        pairs.append((first, other))
+        left = [x for number, x in enumerate(left) if number not in (first, other)] + [node]
     return pairs
 
 
@@ -177,10 +177,10 @@ def _greedy_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str,
 
     def cost(pair: tuple[tuple[frozenset[int], _Tree], tuple[frozenset[int], _Tree]]) -> int:
         joint = set[str]().union(*(_kept(members, letters, output) for members, _ in pair))
-        return size_of([sizes[one] for one in joint])
+        return size_of([sizes[letter] for letter in joint])
 
     while len(parts) > 1:
-        one, other = min(combinations(parts, 2), key=cost)
-        parts = [part for part in parts if part not in (one, other)]
-        parts.append((one[0] | other[0], (one[1], other[1])))
+        first, other = min(combinations(parts, 2), key=cost)
+        parts = [part for part in parts if part not in (first, other)]
+        parts.append((first[0] | other[0], (first[1], other[1])))
     return parts[0][1]

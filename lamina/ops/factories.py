@@ -87,7 +87,7 @@ _BOOL_RESULTS = frozenset(
 
 
 def applied(primitive: str, *operands: Scalar | float, dtype: DType | None = None) -> Apply:
-    """A primitive applied to scalars, and to numbers, which take a dtype: that of the last scalar.
+    """A primitive applied to scalars and numbers; numbers take the dtype of the last scalar.
 
     The result has that dtype, or is bool.
     """

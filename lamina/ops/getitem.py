@@ -126,8 +126,8 @@ def _range_of(x: Tensor, axis: int, entry: Entry) -> tuple[Dim, Dim, int]:
     if step < 0 and (step != -1 or limits != (None, None)):
         raise _out_of_range(x, axis, text)
     pairs = zip(limits, (0, dim), strict=True)
-    found = [default if limit is None else limit for limit, default in pairs]
-    start, stop = (add_dims(dim, n) if isinstance(n, int) and n < 0 else n for n in found)
+    ends_given = [default if limit is None else limit for limit, default in pairs]
+    start, stop = (add_dims(dim, n) if isinstance(n, int) and n < 0 else n for n in ends_given)
     return start, stop, step
 
 

@@ -170,7 +170,7 @@ class Recurrence:
 
 
 def read_operands(node: Tensor) -> tuple[Tensor, ...]:
-    """The operands of which a tensor is computed, without those that only order it."""
+    """The operands that a tensor is computed from, without operands that only order it."""
     lowering = node.op.lowering
     ordered = isinstance(lowering, Movement) and lowering.ordered
     return node.operands[:1] if ordered else node.operands

@@ -74,32 +74,32 @@ class _Backward(Recurrence):
         first = self.states
         self.stacks |= dict(zip(elements, self.node.operands[first:], strict=False))
         # The gradients of states, which pass between iterations; integer states have none.
-        flowing = {
+        of_states = {
             number: self._leaf(f"gradient{number}", state)
             for number, state in enumerate(states)
             if state.dtype.is_float
         }
-        flows = dict(zip(floats, gradients(self._total(flowing), floats), strict=True))
-        back = [flows[states[number]] for number in flowing]
+        flows = dict(zip(floats, gradients(self._total(of_states), floats), strict=True))
+        back = [flows[states[number]] for number in of_states]
         through = [self._stacked(flows[x]) if x in flows else None for x in elements]
         constants = [
             self._over_time(flows[x]) if x in flows else None
             for x in inputs[first + self.sequences :]
         ]
-        results = self._recurrence(list(flowing.values()), back)
-        initial = dict(zip(flowing, results, strict=False))
+        results = self._recurrence(list(of_states.values()), back)
+        initial = dict(zip(of_states, results, strict=False))
         operand_gradients = [
-            self._of_initial(initial[number], number) if number in flowing else None
+            self._of_initial(initial[number], number) if number in of_states else None
             for number in range(self.states)
         ]
-        later = results[len(flowing) :]
+        later = results[len(of_states) :]
         operand_gradients += [build(later) if build else None for build in (*through, *constants)]
         return tuple(operand_gradients)
 
-    def _total(self, flowing: Mapping[int, Tensor]) -> Tensor:
+    def _total(self, of_states: Mapping[int, Tensor]) -> Tensor:
         """The sum of an iteration's results times their upstream gradients, to differentiate."""
         new = [tensor for _, tensor in self.body.outputs]
-        seeds = [(new[number], self._truncated(leaf_)) for number, leaf_ in flowing.items()]
+        seeds = [(new[number], self._truncated(leaf_)) for number, leaf_ in of_states.items()]
         for number, arriving in self.upstream.items():
             seed = self._leaf(f"upstream{number}", new[number])
             is_state = number < self.states
@@ -191,7 +191,7 @@ class _Backward(Recurrence):
         stack = self._stacked(tensor)
         return lambda results: sum_axes(stack(results), (0,))
 
-    def _recurrence(self, flowing: Tensors, back: Tensors) -> list[Tensor]:
+    def _recurrence(self, of_states: Tensors, back: Tensors) -> list[Tensor]:
         """The results of the recurrence: stacks of the gradients of states, then of `outputs`."""
         new = [*back, *self.outputs]
         inside = topological(new)
@@ -200,10 +200,10 @@ class _Backward(Recurrence):
         given = self.node.operands[self.states + self.sequences :]
         constants = self.body.inputs[self.states + self.sequences :]
         used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
-        zeros = [ops.broadcast_to(constant(0.0, x.dtype), x.shape) for x in flowing]
+        zeros = [ops.broadcast_to(constant(0.0, x.dtype), x.shape) for x in of_states]
         sequences = [self.stacks[x] for x in elements]
-        body = Graph((*flowing, *elements, *(x for x, _ in used)), named_results(new))
-        loop: dict[str, Any] = {"body": body, "states": len(flowing), "sequences": len(elements)}
+        body = Graph((*of_states, *elements, *(x for x, _ in used)), named_results(new))
+        loop: dict[str, Any] = {"body": body, "states": len(of_states), "sequences": len(elements)}
         loop |= {"reverse": not self.reverse, "truncate": 0}
         operands = (*zeros, *sequences, *(y for _, y in used))
         return [apply(self.node.op, *operands, **loop, result=n) for n in range(len(new))]

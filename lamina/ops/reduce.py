@@ -244,11 +244,11 @@ def _extreme_gradient(
 
 
 def _extreme_op(name: str, combine: str, reference: Callable[..., Array]) -> Op:
-    whole = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
+    of_integers = Sample(((3, 4),), {"axes": (1,)}, dtypes=("int64",), differentiable=False)
     return make_op(
         *(name, infer_nonempty, _extreme_gradient),
         lambda x, axes: reference(x, axis=axes),
-        *(Reduction(combine), (*REDUCTION_SAMPLES, whole)),
+        *(Reduction(combine), (*REDUCTION_SAMPLES, of_integers)),
         attributes=OF_AXES,
     )
 

@@ -91,8 +91,9 @@ def _cumprod_gradient(
     if x.shape[axis] == 0:
         return (upstream,)
     order = (axis, *(other for other in range(x.rank) if other != axis))
-    factors, flowing = ops.transpose(x, order), ops.transpose(upstream, order)
-    _, (sums,) = recurrence(_later_terms, [flowing[0] * 0], [factors, flowing], reverse=not reverse)
+    factors, arriving = ops.transpose(x, order), ops.transpose(upstream, order)
+    state, sequences = arriving[0] * 0, [factors, arriving]
+    _, (sums,) = recurrence(_later_terms, [state], sequences, reverse=not reverse)
     sums = ops.transpose(sums, [order.index(dim) for dim in range(x.rank)])
     return (_before(result, axis, reverse) * sums,)
 

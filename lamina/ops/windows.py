@@ -59,7 +59,7 @@ _SLOPE = Fields(dict(zip(Slope._fields, _SLOPE_KINDS, strict=True)), Slope)
 
 
 def _infer_shear(x: Tensor, slopes: Sequence[Slope], fill: float) -> Typed:
-    axes = [axis for one in slopes for axis in (one.position, one.element)]
+    axes = [axis for slope in slopes for axis in (slope.position, slope.element)]
     if len(set(axes)) != len(axes):
         raise ShapeError(
             "shear: each axis may occur only once in the slopes",
@@ -67,12 +67,12 @@ def _infer_shear(x: Tensor, slopes: Sequence[Slope], fill: float) -> Typed:
             advice=f"Name each axis from 0 to {x.rank - 1} at most once.",
         )
     shape = list(x.shape)
-    for one in slopes:
-        extent, window = static((shape[one.position], shape[one.element]))
-        farthest = one.stride * one.extent + abs(one.dilation) * window + abs(one.offset)
-        if farthest > LARGEST or one.divisor * extent > LARGEST:
-            raise ShapeError("shear: the indices are too large", facts=(("slope", str(one)),))
-        shape[one.position] = one.extent
+    for slope in slopes:
+        extent, window = static((shape[slope.position], shape[slope.element]))
+        farthest = slope.stride * slope.extent + abs(slope.dilation) * window + abs(slope.offset)
+        if farthest > LARGEST or slope.divisor * extent > LARGEST:
+            raise ShapeError("shear: the indices are too large", facts=(("slope", str(slope)),))
+        shape[slope.position] = slope.extent
     return tuple(shape), x.dtype
 
 
@@ -80,28 +80,29 @@ def _shear_gradient(
     x: Tensor, _: Tensor, upstream: Tensor, slopes: Sequence[Slope], fill: float
 ) -> Gradients:
     inverse: list[Slope] = []
-    for one in slopes:
-        (extent,) = static((x.shape[one.position],))
-        numbers = (one.divisor, -one.dilation, -one.offset, one.stride)
-        inverse.append(Slope(one.position, one.element, extent, *numbers))
+    for slope in slopes:
+        (extent,) = static((x.shape[slope.position],))
+        numbers = (slope.divisor, -slope.dilation, -slope.offset, slope.stride)
+        inverse.append(Slope(slope.position, slope.element, extent, *numbers))
     return (shear(upstream, inverse),)
 
 
 def _shear_reference(x: Array, slopes: Sequence[Slope], fill: float) -> Array:
-    for one in slopes:
-        extent, size = static((x.shape[one.position], x.shape[one.element]))
+    for slope in slopes:
+        extent, size = static((x.shape[slope.position], x.shape[slope.element]))
         elements = np.arange(size)
-        starts = one.stride * np.arange(one.extent) + one.offset
-        indices: Array = np.add.outer(starts, one.dilation * elements)
-        inside = (indices % one.divisor == 0) & (indices >= 0) & (indices // one.divisor < extent)
-        moved = np.moveaxis(x, (one.position, one.element), (0, 1))
+        starts = slope.stride * np.arange(slope.extent) + slope.offset
+        indices: Array = np.add.outer(starts, slope.dilation * elements)
+        inside = (indices >= 0) & (indices // slope.divisor < extent)
+        inside &= indices % slope.divisor == 0
+        moved = np.moveaxis(x, (slope.position, slope.element), (0, 1))
         if extent:
-            values = moved[np.where(inside, indices // one.divisor, 0), elements]
+            values = moved[np.where(inside, indices // slope.divisor, 0), elements]
         else:
             values = np.zeros((*indices.shape, *moved.shape[2:]), x.dtype)
         mask = inside.reshape(inside.shape + (1,) * (moved.ndim - 2))
         filled = np.where(mask, values, x.dtype.type(fill))
-        x = np.moveaxis(filled, (0, 1), (one.position, one.element))
+        x = np.moveaxis(filled, (0, 1), (slope.position, slope.element))
     return x
 
 
@@ -110,13 +111,13 @@ def _shear_scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
     pulled = list(coordinates)
     bounds: list[Bound] = []
     slopes: tuple[Slope, ...] = node.attributes["slopes"]
-    for one in slopes:
-        element = coordinates[one.element] * one.dilation
-        index = coordinates[one.position] * one.stride + element + one.offset
-        bounds.append(Bound(index, 0, (shape[one.position] - 1) * one.divisor + 1))
-        if one.divisor > 1:
-            bounds.append(Bound(index % one.divisor, 0, 1))
-        pulled[one.position] = index // one.divisor
+    for slope in slopes:
+        element = coordinates[slope.element] * slope.dilation
+        index = coordinates[slope.position] * slope.stride + element + slope.offset
+        bounds.append(Bound(index, 0, (shape[slope.position] - 1) * slope.divisor + 1))
+        if slope.divisor > 1:
+            bounds.append(Bound(index % slope.divisor, 0, 1))
+        pulled[slope.position] = index // slope.divisor
     fill = Literal(node.attributes["fill"], node.dtype)
     if 0 in shape:
         return fill
@@ -238,22 +239,22 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
     in the same order. The padding has the value `fill`.
     """
     extents = static(tuple(x.shape[axis] for axis in axes))
-    for axis, extent, one in zip(axes, extents, along, strict=True):
-        if one.count(extent) < 1:
+    for axis, extent, window in zip(axes, extents, along, strict=True):
+        if window.count(extent) < 1:
             raise located(
                 ShapeError(
                     "no window fits",
                     facts=(
                         ("tensor", described(x)),
-                        ("axis", f"{axis}, {one.before} + {extent} + {one.after} elements"),
-                        ("window", f"{one.size} elements, from first to last {one.reach}"),
+                        ("axis", f"{axis}, {window.before} + {extent} + {window.after} elements"),
+                        ("window", f"{window.size} elements, from first to last {window.reach}"),
                     ),
                     advice="Use a smaller window, less dilation, or padding.",
                 )
             )
-    if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):
+    if all(_is_tiling(extent, window) for extent, window in zip(extents, along, strict=True)):
         return _tiles(x, axes, along)
-    sizes = tuple(one.size for one in along)
+    sizes = tuple(window.size for window in along)
     repeated = broadcast_to(reshape(x, (*x.shape, *(1 for _ in sizes))), (*x.shape, *sizes))
     slopes = [
         Slope(axis, x.rank + number, one.count(extent), one.stride, one.dilation, -one.before)
@@ -276,7 +277,7 @@ def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Seque
     The axes have these extents in x.
     """
     rank = y.rank - len(axes)
-    if all(_is_tiling(extent, one) for extent, one in zip(extents, along, strict=True)):
+    if all(_is_tiling(extent, window) for extent, window in zip(extents, along, strict=True)):
         order: list[int] = []
         shape: list[Dim] = []
         widths: list[tuple[int, int]] = []
@@ -285,15 +286,15 @@ def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Seque
             order.append(axis)
             (dim,), rest = y.shape[axis : axis + 1], 0
             if axis in number:
-                (count,), one = static((dim,)), along[number[axis]]
+                (count,), window = static((dim,)), along[number[axis]]
                 order.append(rank + number[axis])
-                dim, rest = count * one.size, extents[number[axis]] - count * one.size
+                dim, rest = count * window.size, extents[number[axis]] - count * window.size
             shape.append(dim)
             widths.append((0, rest))
         return pad(reshape(transpose(y, order), shape), widths)
     slopes = [
-        Slope(axis, rank + number, extent, 1, -one.dilation, one.before, one.stride)
-        for number, (axis, extent, one) in enumerate(zip(axes, extents, along, strict=True))
+        Slope(axis, rank + number, extent, 1, -window.dilation, window.before, window.stride)
+        for number, (axis, extent, window) in enumerate(zip(axes, extents, along, strict=True))
     ]
     return sum_axes(shear(y, slopes), tuple(range(rank, y.rank)))
 
@@ -311,12 +312,12 @@ def _tiles(x: Tensor, axes: Sequence[int], along: Sequence[Window]) -> Tensor:
     of_axis = dict(zip(axes, along, strict=True))
     for axis, dim in enumerate(x.shape):
         order.append(len(tiled))
-        one = of_axis.get(axis)
-        if one is None or not isinstance(dim, int):
+        window = of_axis.get(axis)
+        if window is None or not isinstance(dim, int):
             tiled.append(dim)
         else:
-            count = one.count(dim)
-            x = slice_axis(x, axis, 0, count * one.size)
-            tiled += [count, one.size]
+            count = window.count(dim)
+            x = slice_axis(x, axis, 0, count * window.size)
+            tiled += [count, window.size]
     elements = [order[axis] + 1 for axis in axes]
     return transpose(reshape(x, tiled), [*order, *elements])

@@ -83,7 +83,7 @@ class BatchGraph:
 
     Attributes:
         graph: inputs are `"input0"`.., `"target0"`.. and `"weight0"`..; outputs `"output0"`.. for
-            inference, otherwise `"loss"`, those of the objective, and the `"penalty"` of layers if
+            inference, otherwise `"loss"`, the objective's, and the `"penalty"` of layers if
             the loss has terms or weights.
         slots: for each state of the optimizer, `"1.weight/momentum"`, and of loss scaling: its
             tensor and first value.
@@ -130,10 +130,10 @@ def evaluation_graph(
     """The loss, without penalties, and the metrics of a batch; it updates nothing."""
     trace = _with_float32_outputs(batch.trace(training=training))
     with layers_built(trace.record, loss_dtype(trace)):
-        found = _objective(batch, trace, loss, metrics)
-    outputs = (("loss", found.loss), *found.outputs)
-    graph = Graph((*trace.inputs, *found.leaves), outputs)
-    return BatchGraph(batch.rounded(graph), trace, objective=found)
+        objective = _objective(batch, trace, loss, metrics)
+    outputs = (("loss", objective.loss), *objective.outputs)
+    graph = Graph((*trace.inputs, *objective.leaves), outputs)
+    return BatchGraph(batch.rounded(graph), trace, objective=objective)
 
 
 def _objective(
@@ -150,14 +150,14 @@ def training_graph(batch: BatchSpecs, options: TrainingOptions) -> BatchGraph:
     The reported loss includes the layers' penalties. The gradients of frozen parameters are not
     computed, and they have no state.
     """
-    found = differentiable(batch, options)
-    loss = penalised(found.objective.loss, found.trace.record.penalties)
-    return found.step(
+    traced = differentiable(batch, options)
+    loss = penalised(traced.objective.loss, traced.trace.record.penalties)
+    return traced.step(
         loss,
-        found.gradients(loss),
-        inputs=found.inputs,
-        outputs=found.objective.outputs,
-        states=found.new_states,
+        traced.gradients(loss),
+        inputs=traced.inputs,
+        outputs=traced.objective.outputs,
+        states=traced.new_states,
     )
 
 
@@ -285,12 +285,12 @@ def differentiable(batch: BatchSpecs, options: TrainingOptions) -> Differentiabl
     numbers.leaves |= record.hyperparameters.leaves
     optimizers = optimizers_by_name(numbers.of(options.optimizer, "optimizer"), names)
     with layers_built(record, loss_dtype(trace)):
-        found = _objective(batch, trace, options.loss, options.metrics, options.class_weights)
-    loss = penalised(found.loss, record.penalties)
+        objective = _objective(batch, trace, options.loss, options.metrics, options.class_weights)
+    loss = penalised(objective.loss, record.penalties)
     trained = _trained(loss, record.parameters.values(), excluded, options.frozen)
     is_scaled = batch.rounding is not None and batch.rounding.half == float16
     scale = loss_scale() if is_scaled else None
-    return Differentiable(batch, options, trace, found, trained, optimizers, scale, numbers)
+    return Differentiable(batch, options, trace, objective, trained, optimizers, scale, numbers)
 
 
 def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
@@ -302,10 +302,10 @@ def penalised(loss: Tensor, penalties: Sequence[Tensor]) -> Tensor:
 
 
 def _parameter_updates(
-    found: Differentiable, gradients: Sequence[Tensor], slots: dict[str, tuple[Tensor, float]]
+    batch: Differentiable, gradients: Sequence[Tensor], slots: dict[str, tuple[Tensor, float]]
 ) -> list[tuple[Tensor, Tensor]]:
     """The new values of parameters and of the optimizer's state, which enters the slots."""
-    record, scale, clip = found.trace.record, found.scale, found.options.clip
+    record, scale, clip = batch.trace.record, batch.scale, batch.options.clip
     applied = record.step
     if scale is not None:
         with labelled(Origin("loss_scale")):
@@ -313,11 +313,11 @@ def _parameter_updates(
             applied = record.step - scale.skipped
     if clip is not None:
         with labelled(Origin("clip")):
-            gradients = _clipped(found.hyperparameters.of(clip, "clip"), gradients)
+            gradients = _clipped(batch.hyperparameters.of(clip, "clip"), gradients)
     updates: list[tuple[Tensor, Tensor]] = []
     joined: dict[int, list[tuple[Variable, Tensor]]] = {}
-    for variable, gradient in zip(found.trained, gradients, strict=True):
-        optimizer = found.optimizers[variable.name]
+    for variable, gradient in zip(batch.trained, gradients, strict=True):
+        optimizer = batch.optimizers[variable.name]
         if joins_parameters(optimizer):
             joined.setdefault(id(optimizer), []).append((variable, gradient))
             continue
@@ -326,7 +326,7 @@ def _parameter_updates(
             new, after = updated(optimizer, variable.name, parameter, gradient, applied, slots)
         updates += [(parameter, new), *after]
     for number, group in enumerate(joined.values()):
-        optimizer, path = found.optimizers[group[0][0].name], f"joined{number or ''}"
+        optimizer, path = batch.optimizers[group[0][0].name], f"joined{number or ''}"
         # The optimizer takes these parameters as one vector.
         with labelled(Origin("update")):
             parameters = [variable.tensor for variable, _ in group]
@@ -381,22 +381,22 @@ def _trained(
 
 
 def _clipped(clip: Clip, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
-    found: object = clip(gradients)
+    clipped: object = clip(gradients)
     types = [
         (one.shape, one.dtype) if isinstance(one, Tensor) else None
-        for one in (cast(Sequence[object], found) if isinstance(found, list | tuple) else ())
+        for one in (cast(Sequence[object], clipped) if isinstance(clipped, list | tuple) else ())
     ]
     if types != [(one.shape, one.dtype) for one in gradients]:
         raise DefinitionError(
             "the clipping function does not return one gradient for each gradient",
             facts=(
                 ("expected", f"{len(gradients)} tensors of the same shapes and dtypes"),
-                ("found", reprlib.repr(found)),
+                ("found", reprlib.repr(clipped)),
             ),
             where="clip",
             advice="It takes a list of tensors and returns a list, like lm.ClipGlobalNorm(1.0).",
         )
-    return cast(Sequence[Tensor], found)
+    return cast(Sequence[Tensor], clipped)
 
 
 def updated(
@@ -408,20 +408,20 @@ def updated(
     slots: dict[str, tuple[Tensor, float]],
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """The new value of a parameter, or of several as one vector; `slots` receives the states."""
-    own: dict[str, Tensor] = {}
+    states: dict[str, Tensor] = {}
     for name, first in optimizer.slots().items():
         full = f"{path}/{name}"
         if isinstance(first, PerParameter):
             shape, value = (), first.first
         else:
             shape, value = parameter.shape, first
-        own[name] = leaf(full, "state", shape, parameter.dtype)
-        slots[full] = (own[name], value)
+        states[name] = leaf(full, "state", shape, parameter.dtype)
+        slots[full] = (states[name], value)
     # Optimizers compute in float32, also with floats of 16 bits; new values are rounded once.
     wide = float32 if parameter.dtype.is_half else parameter.dtype
-    before = {name: ops.cast(tensor, wide) for name, tensor in own.items()}
+    before = {name: ops.cast(tensor, wide) for name, tensor in states.items()}
     new, new_slots = optimizer.update(
         ops.cast(parameter, wide), ops.cast(gradient, wide), before, step
     )
-    after = [(own[name], ops.cast(new_slots[name], parameter.dtype)) for name in own]
+    after = [(states[name], ops.cast(new_slots[name], parameter.dtype)) for name in states]
     return ops.cast(new, parameter.dtype), after

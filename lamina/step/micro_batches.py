@@ -57,11 +57,11 @@ class _Sums:
 
     @property
     def states(self) -> Sequence[Tensor]:
-        """The sums, without that of the divisors."""
+        """The sums, without the sum of the divisors."""
         return (self.loss, *self.gradients.values())
 
     def terms(self, count: Tensor, gradients: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        """The loss and the gradients of a micro-batch, of which sums are made.
+        """The loss and the gradients of a micro-batch, which are summed.
 
         Without elements, a mean is NaN; it does not count.
         """
@@ -95,15 +95,15 @@ class _Sums:
         return total / divisor
 
 
-def _sums(found: Differentiable, examples: Tensor) -> list[_Sums]:
+def _sums(traced: Differentiable, examples: Tensor) -> list[_Sums]:
     """The sums of each share of the loss."""
     sums: list[_Sums] = []
-    for number, share in enumerate(found.objective.shares):
+    for number, share in enumerate(traced.objective.shares):
         # Names without a number if there is one share: the usual case.
         suffix = f"/{number}" if number else ""
         reached = set(topological([share.loss]))
         gradients: dict[str, Tensor] = {}
-        for variable in found.trained:
+        for variable in traced.trained:
             if variable.tensor in reached:
                 name, shape = f"{variable.name}{suffix}/{GRADIENT_SUM}", variable.tensor.shape
                 gradients[variable.name] = leaf(name, "state", shape, _wide(variable))
@@ -119,11 +119,11 @@ def _sums(found: Differentiable, examples: Tensor) -> list[_Sums]:
 def step_graphs(
     batch: BatchSpecs, options: TrainingOptions, *, divided: bool
 ) -> tuple[BatchGraph, BatchGraph | None]:
-    """The graph of a training step; if batches are divided, those of a micro-batch and the update.
+    """The graph of a training step; if batches are divided, of a micro-batch and the update.
 
     The graph of a micro-batch has the sums and the number of micro-batches as its slots. The update
     changes the parameters from the sums, and begins new ones. It has no inputs, the loss of the
-    whole batch is its output, and its slots are those of the optimizer.
+    whole batch is its output, and its slots are the optimizer's.
 
     If a term of the loss is a mean, its gradients of micro-batches are weighted by their numbers of
     examples, or by the sums of weights by which it is divided; if it is a sum, they are added.
@@ -131,34 +131,34 @@ def step_graphs(
     """
     if not divided:
         return training_graph(batch, options), None
-    found = differentiable(batch, options)
+    traced = differentiable(batch, options)
     examples = leaf(EXAMPLES, "state", (), int64)
-    sums = _sums(found, examples)
-    return _micro_graph(found, examples, sums), _update_graph(found, examples, sums)
+    sums = _sums(traced, examples)
+    return _micro_graph(traced, examples, sums), _update_graph(traced, examples, sums)
 
 
-def _micro_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
-    record, names = found.trace.record, [variable.name for variable in found.trained]
-    by_share = [dict(zip(names, found.gradients(one.share.loss), strict=True)) for one in sums]
+def _micro_graph(traced: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
+    record, names = traced.trace.record, [variable.name for variable in traced.trained]
+    by_share = [dict(zip(names, traced.gradients(group.share.loss), strict=True)) for group in sums]
     micro_step = leaf(MICRO_STEP, "state", (), int64)
     with labelled(Origin("accumulation")):
-        count = ops.element_count(found.trace.inputs[0], (0,), int64)
+        count = ops.element_count(traced.trace.inputs[0], (0,), int64)
         is_first = ops.equal(examples, 0)
         updates = [(examples, examples + count)]
         finite: list[Tensor] = []
-        for one, gradients_of in zip(sums, by_share, strict=True):
-            own = one.share.divisor
-            terms = one.terms(count if own is None else own, gradients_of)
+        for group, gradients_of in zip(sums, by_share, strict=True):
+            weight = group.share.divisor
+            terms = group.terms(count if weight is None else weight, gradients_of)
             finite += terms[1:]
-            updates += one.updates(is_first, count if own is None else own, terms)
-            if own is not None:
-                updates.append((one.divisor, ops.where(is_first, own, one.divisor + own)))
-        changed = found.new_states
-        if found.scale is not None and finite:
+            updates += group.updates(is_first, count if weight is None else weight, terms)
+            if weight is not None:
+                updates.append((group.divisor, ops.where(is_first, weight, group.divisor + weight)))
+        changed = traced.new_states
+        if traced.scale is not None and finite:
             changed = kept_unless(all_finite(finite), changed)
         updates += [*changed, (micro_step, ops.add(micro_step, 1))]
-    outputs = (("loss", found.objective.loss), *found.objective.outputs)
-    graph = Graph(found.inputs, outputs, tuple(updates))
+    outputs = (("loss", traced.objective.loss), *traced.objective.outputs)
+    graph = Graph(traced.inputs, outputs, tuple(updates))
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         # Each micro-batch draws random numbers of its own.
@@ -166,21 +166,21 @@ def _micro_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums])
 
     states = [
         examples,
-        *(state for one in sums for state in (*one.states, one.divisor)),
+        *(state for group in sums for state in (*group.states, group.divisor)),
         micro_step,
     ]
     slots = {state.attributes["name"]: (state, 0.0) for state in states}
-    graph = found.batch.rounded(rewrite(graph, rule))
-    return BatchGraph(graph, found.trace, slots, found.objective)
+    graph = traced.batch.rounded(rewrite(graph, rule))
+    return BatchGraph(graph, traced.trace, slots, traced.objective)
 
 
-def _update_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
-    penalties = found.trace.record.penalties
+def _update_graph(traced: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
+    penalties = traced.trace.record.penalties
     with labelled(Origin("accumulation")):
         loss = added([one.of_batch(one.loss) for one in sums])
         # The gradients of the loss of the whole batch, without penalties.
         of_batch: list[Tensor] = []
-        for variable in found.trained:
+        for variable in traced.trained:
             name, shares = variable.name, [one for one in sums if variable.name in one.gradients]
             totals = [one.of_batch(one.gradients[name]) for one in shares]
             zeros = ops.cast(ops.zeros_like(variable.tensor), _wide(variable))
@@ -189,10 +189,10 @@ def _update_graph(found: Differentiable, examples: Tensor, sums: Sequence[_Sums]
         penalty = penalised(ops.zeros_like(loss), penalties)
         with labelled(Origin("penalty")):
             loss = loss + penalty
-            further = gradients(penalty, [variable.tensor for variable in found.trained])
+            further = gradients(penalty, [variable.tensor for variable in traced.trained])
             pairs = zip(of_batch, further, strict=True)
-            of_batch = [gradient + ops.cast(own, gradient.dtype) for gradient, own in pairs]
-    step = found.step(loss, of_batch)
+            of_batch = [gradient + ops.cast(extra, gradient.dtype) for gradient, extra in pairs]
+    step = traced.step(loss, of_batch)
     with labelled(Origin("step")):
         begun = examples, ops.zeros_like(examples)
     return replace(step, graph=replace(step.graph, updates=(*step.graph.updates, begun)))

@@ -75,7 +75,7 @@ def names_of_outputs(network: NetworkDefinition) -> Names:
 
 
 def names_of_targets(network: NetworkDefinition, counts: Sequence[tuple[LossTerm, int]]) -> Names:
-    """The names of the targets: those of the outputs with which they are compared."""
+    """The names of the targets: the outputs with which they are compared."""
     outputs, shown = network.output_names, network.has_output_names
     term, count = counts[0]
     if term.output is None:
@@ -86,7 +86,7 @@ def names_of_targets(network: NetworkDefinition, counts: Sequence[tuple[LossTerm
 
 
 def names_of_weights(network: NetworkDefinition, loss: Loss) -> Names:
-    """The names of the weights of examples: those of the outputs that have a loss."""
+    """The names of the weights of examples: the outputs that have a loss."""
     terms = terms_of(loss, network.output_names)
     each = tuple(None if term.output is None else term.name for term in terms)
     return Names("weight", each, network.output_names, network.has_output_names)
@@ -149,15 +149,15 @@ def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
 
 
 def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
-    known = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
-    close = nearest(str(name), [one for one in known if one not in given])
+    names_here = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
+    close = nearest(str(name), [one for one in names_here if one not in given])
     advice = f"Is it {close!r}?" if close else "Leave it out."
     if names.role == "input" and not close:
         advice = "Leave it out. Targets are given separately: (inputs, targets)."
     kind = "input" if names.role == "input" else "output"
     return DataError(
         f"the network has no {kind} named {name!r}",
-        facts=(("expected", _listed(known)), ("found", _listed(given))),
+        facts=(("expected", _listed(names_here)), ("found", _listed(given))),
         where=f"{names.role}s",
         advice=advice,
     )

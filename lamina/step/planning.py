@@ -30,7 +30,7 @@ def bill_of(
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass.
 
-    With micro-batches it is that of one of them, and of the update.
+    With micro-batches it is the bill of one micro-batch and of the update.
     """
     sample = None if data is None else whole_of(data)
     measured = sample or data

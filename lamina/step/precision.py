@@ -92,19 +92,19 @@ def precision_of(
         return Precision(as_dtype(value))
     half = MIXED[value]
     if half is None:
-        found = device()
-        if not found.has_bfloat16 and not found.has_float16:
+        opened = device()
+        if not opened.has_bfloat16 and not opened.has_float16:
             raise EngineError(
                 "this device does not compute with floats of 16 bits",
                 facts=(
                     ("expected", "instructions for bfloat16 or float16"),
-                    ("found", found.description),
+                    ("found", opened.description),
                 ),
-                where=found.engine,
+                where=opened.engine,
                 advice="dtype='mixed-bfloat16' stores activations in 16 bits and computes in "
                 "float32: that takes less memory, and is faster for few networks only.",
             )
-        half = bfloat16 if found.has_bfloat16 else float16
+        half = bfloat16 if opened.has_bfloat16 else float16
     return Precision(float32, half)
 
 
@@ -136,6 +136,6 @@ def rounding_of(precision: Precision, device: Callable[[], Device]) -> Rounding 
         return TF32_PRODUCTS if device().has_tf32 else None
     if precision.half is None:
         return None
-    found = device()
-    has = found.has_bfloat16 if precision.half == bfloat16 else found.has_float16
+    opened = device()
+    has = opened.has_bfloat16 if precision.half == bfloat16 else opened.has_float16
     return Rounding(precision.half, leaves=bool(has))

@@ -97,8 +97,8 @@ def _chosen(graph: Graph, trace: Trace) -> set[Tensor]:
             # The sequences of recurrences hold what layers compute before their loops.
             varying = node.operands[node.attributes["states"] :]
             candidates |= {*varying[: node.attributes["sequences"]]}
-    found = _activations(plain, candidates - {new[x] for x in trace.outputs})
-    return {x for x in new if new[x] in found and x.op is not COMPUTED_AGAIN}
+    activations = _activations(plain, candidates - {new[x] for x in trace.outputs})
+    return {x for x in new if new[x] in activations and x.op is not COMPUTED_AGAIN}
 
 
 def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
@@ -109,7 +109,7 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
     for node in nodes:
         if node.dtype == float32:
             origins[node] = _origin(node, [origins[x] for x in node.operands if x in origins])
-    found: set[Tensor] = set()
+    activations: set[Tensor] = set()
     # Tensors that are computed from a product, element by element, and from no rounded tensor.
     fresh: set[Tensor] = set()
     for node in nodes:
@@ -125,10 +125,10 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
             and is_needed
             and _grows(node)
         ):
-            found.add(node)
+            activations.add(node)
         elif is_fresh:
             fresh.add(node)
-    return found
+    return activations
 
 
 def _grows(node: Tensor) -> bool:
@@ -241,9 +241,9 @@ class _Products:
                 new = rebuild(new, (*beginning, *new.operands[len(beginning) :]))
             if node not in chosen:
                 return new
-            found = ops.rounded(new, self._half)
-            wide[found] = new
-            return found
+            narrow = ops.rounded(new, self._half)
+            wide[narrow] = new
+            return narrow
 
         wide: dict[Tensor, Tensor] = {}
         new_graph = rewrite(graph, rule)
@@ -252,9 +252,9 @@ class _Products:
         outputs: list[tuple[str, Tensor]] = []
         for name, tensor in new_graph.outputs:
             sources = _sources(tensor)
-            known = {source: wide.get(source, source) for source in sources}
-            is_changed = any(source is not new for source, new in known.items())
-            outputs.append((name, _moved_again(tensor, sources, known) if is_changed else tensor))
+            widened = {source: wide.get(source, source) for source in sources}
+            is_changed = any(source is not new for source, new in widened.items())
+            outputs.append((name, _moved_again(tensor, sources, widened) if is_changed else tensor))
         return replace(new_graph, outputs=tuple(outputs))
 
     def _is_rounded(self, node: Tensor) -> bool:
@@ -267,7 +267,7 @@ class _Products:
         """
         nodes, roots = graph.nodes(), set(graph.roots)
         users = users_of(nodes)
-        found: set[Tensor] = set()
+        redundant: set[Tensor] = set()
         for node in reversed(nodes):
             if node in roots or not (self._is_rounded(node) or node in chosen):
                 continue
@@ -275,8 +275,8 @@ class _Products:
             if above and all(
                 user.op.selects and (user in chosen or self._is_rounded(user)) for user in above
             ):
-                found.add(node)
-        return found
+                redundant.add(node)
+        return redundant
 
     # Recurrences
 
@@ -290,14 +290,14 @@ class _Products:
         body: Graph = node.attributes["body"]
         states: int = node.attributes["states"]
         varying = states + node.attributes["sequences"]
-        own = frozenset(
+        varying_leaves = frozenset(
             leaf_
             for number, (leaf_, operand) in enumerate(zip(body.inputs, node.operands, strict=True))
             if number < varying or _is_computed(operand, computed)
         )
-        if (body, own) not in self._bodies:
-            self._bodies[body, own] = self.rounded(body, computed=own)
-        rounded = self._bodies[body, own]
+        if (body, varying_leaves) not in self._bodies:
+            self._bodies[body, varying_leaves] = self.rounded(body, computed=varying_leaves)
+        rounded = self._bodies[body, varying_leaves]
         given = tuple(
             number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
             for number, operand in enumerate(operands)
@@ -306,8 +306,8 @@ class _Products:
             self._narrow[rounded, given] = self._narrowed(rounded, states, given)
         narrow = self._narrow[rounded, given]
         new = tuple(
-            self._cast(operand) if own.dtype == self._half and operand.dtype == float32 else operand
-            for operand, own in zip(operands, narrow.inputs, strict=True)
+            self._cast(operand) if x.dtype == self._half and operand.dtype == float32 else operand
+            for operand, x in zip(operands, narrow.inputs, strict=True)
         )
         return ops.cast(rebuild(node, new, body=narrow), node.dtype)
 
@@ -321,7 +321,7 @@ class _Products:
         return _moved_again(operand, sources, self._casts)
 
     def _has_rounded_elements(self, tensor: Tensor) -> bool:
-        """Whether the elements are those of rounded tensors, or casts of floats of 16 bits."""
+        """Whether the elements come from rounded tensors or are casts of floats of 16 bits."""
         return all(
             self._is_rounded(source) or _is_cast_from(source, self._half)
             for source in _sources(tensor)
@@ -371,11 +371,11 @@ class _Products:
         if not (self._leaves or _is_computed(operand, computed)):
             return operand
         sources = _sources(operand)
-        known = {
+        replaced = {
             source: source if _leaf_of(source) is None else ops.rounded(source, self._half)
             for source in sources
         }
-        return _moved_again(operand, sources, known)
+        return _moved_again(operand, sources, replaced)
 
 
 def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]:
@@ -396,8 +396,8 @@ def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]
         attributes = tuple(sorted(node.attributes.items()))
         key = node.op, attributes, *(number_of[x] for x in node.operands)
         number_of[node] = numbers.setdefault(key, len(numbers))
-    wanted = {number_of[node] for node in chosen}
-    return {x for x in nodes if number_of[x] in wanted and x.op not in unchanged}
+    chosen_numbers = {number_of[node] for node in chosen}
+    return {x for x in nodes if number_of[x] in chosen_numbers and x.op not in unchanged}
 
 
 def _leaf_of(node: Tensor) -> Tensor | None:
@@ -422,16 +422,16 @@ def _multiplied(node: Tensor) -> tuple[Tensor, ...]:
     return node.operands[: node.op.multiplies] if node.dtype == float32 else ()
 
 
-def _moved_again(tensor: Tensor, sources: set[Tensor], known: dict[Tensor, Tensor]) -> Tensor:
+def _moved_again(tensor: Tensor, sources: set[Tensor], replaced: dict[Tensor, Tensor]) -> Tensor:
     """A tensor whose sources are replaced by those known; each new tensor becomes known."""
     # Tensors for which a movement only waits, without reading them, stay as they are.
     moved = reached_all([tensor], lambda x: () if x in sources else read_operands(x))
     awaited = {x for node in moved - sources for x in node.operands} - moved
     for node in topological([tensor], [*sources, *awaited]):
-        if node not in known:
-            operands = tuple(known.get(x, x) for x in node.operands)
-            known[node] = node if node in awaited else rebuild(node, operands)
-    return known[tensor]
+        if node not in replaced:
+            operands = tuple(replaced.get(x, x) for x in node.operands)
+            replaced[node] = node if node in awaited else rebuild(node, operands)
+    return replaced[tensor]
 
 
 def _sources(operand: Tensor) -> set[Tensor]:

@@ -123,20 +123,20 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
     return counts[0]
 
 
-def _shape_advice(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+def _shape_advice(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
     listed = ", ".join(map(str, expected))
-    if found == expected:
+    if shape == expected:
         return "The batch axis is missing: array[None] makes a batch of one."
-    if len(found) == 1 and expected == (1,):
+    if len(shape) == 1 and expected == (1,):
         return (
             "The axis of features is missing: x[:, None] makes one feature of an array, "
             "frame[['NAME']] of a column of a frame."
         )
-    if len(expected) > 1 and found[1:] == (*expected[1:], expected[0]):
+    if len(expected) > 1 and shape[1:] == (*expected[1:], expected[0]):
         order = ", ".join(map(str, (0, len(expected), *range(1, len(expected)))))
         return f"Channels come first: array.transpose({order})."
-    if len(found) == 1 + len(expected) and sorted(found[1:]) == sorted(expected):
+    if len(shape) == 1 + len(expected) and sorted(shape[1:]) == sorted(expected):
         return "The axes are in another order: array.transpose(...) puts them right."
-    if found[1:] and expected and np.prod(found[1:]) == np.prod(expected):
+    if shape[1:] and expected and np.prod(shape[1:]) == np.prod(expected):
         return f"The elements are right in number: array.reshape(-1, {listed})."
     return f"The first axis is the batch; each example has the shape [{listed}]."
