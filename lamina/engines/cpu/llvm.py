@@ -54,7 +54,7 @@ class Library:
     """Machine code in memory, until it is released or this object is collected.
 
     Attributes:
-        addresses: of its exported functions.
+        addresses: the addresses of its exported functions.
     """
 
     def __init__(self, addresses: dict[str, int]) -> None:
@@ -188,11 +188,11 @@ def _load(code: bytes, exported: tuple[str, ...]) -> Library:
     except BaseException:
         linker.close()
         raise
-    found = Library({name: int(tracker[name]) for name in exported})
-    end = _End(found, _ended.append)
-    end.number = found.number
-    _loaded[found.number] = linker, tracker, end
-    return found
+    library = Library({name: int(tracker[name]) for name in exported})
+    end = _End(library, _ended.append)
+    end.number = library.number
+    _loaded[library.number] = linker, tracker, end
+    return library
 
 
 def _unload(number: int) -> None:

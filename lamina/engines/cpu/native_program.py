@@ -100,7 +100,7 @@ def write_llvm(
     *,
     only: int | None = None,
 ) -> Written:
-    """The kernels of a program as LLVM IR, or those of one step, with their calls."""
+    """The kernels of a program, or of one step, as LLVM IR, with their calls."""
     module = Module(fused=processor.fused, halves=processor.halves)
     return write_kernels(program, processor, module, AddressesInMemory(), schedule, only=only)
 

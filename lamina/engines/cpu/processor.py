@@ -38,9 +38,9 @@ class HostProcessor(llvm.Target, Processor):
 
     Attributes:
         description: the name that users see.
-        vectors: `"amx"` (AVX-512 and tile registers), `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
+        vectors: the kind: `"amx"` (AVX-512 and tiles), `"avx512"`, `"avx2"`, `"sse2"` or `"neon"`.
         halves: whether there are instructions that convert float16.
-        refusal: why the system refuses the tile registers of the processor; empty if it does not.
+        refusal: the reason why the system refuses the processor's tile registers; empty if none.
     """
 
     description: str
@@ -104,11 +104,11 @@ def _chosen_vectors(present: set[str], refused: str) -> str:
     if not possible:
         # Every 64-bit x86 processor has SSE2, and every 64-bit ARM processor NEON, listed or not.
         possible = ["neon" if platform.machine().lower() in ("arm64", "aarch64") else "sse2"]
-    wanted = os.environ.get("LAMINA_VECTORS", "")
-    if not wanted:
+    vectors = os.environ.get("LAMINA_VECTORS", "")
+    if not vectors:
         return possible[0]
-    if wanted not in possible:
-        facts = [("expected", " or ".join(possible)), ("found", repr(wanted))]
+    if vectors not in possible:
+        facts = [("expected", " or ".join(possible)), ("found", repr(vectors))]
         if refused:
             facts.append(("system", f"refuses tile registers: {refused}"))
         raise EngineError(
@@ -116,31 +116,31 @@ def _chosen_vectors(present: set[str], refused: str) -> str:
             facts=tuple(facts),
             advice="Unset LAMINA_VECTORS to use the widest ones.",
         )
-    return wanted
+    return vectors
 
 
 def _threads() -> int:
-    wanted = os.environ.get("LAMINA_THREADS", "")
-    if wanted:
-        if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted) <= 1024:
+    threads = os.environ.get("LAMINA_THREADS", "")
+    if threads:
+        if not threads.isascii() or not threads.isdigit() or not 1 <= int(threads) <= 1024:
             raise EngineError(
                 "LAMINA_THREADS is not a number of threads",
-                facts=(("expected", "a whole number from 1 to 1024"), ("found", repr(wanted))),
+                facts=(("expected", "a whole number from 1 to 1024"), ("found", repr(threads))),
                 advice="Unset LAMINA_THREADS to use every core this process may use.",
             )
-        if int(wanted) > 1 and not _CAN_WAIT:
+        if int(threads) > 1 and not _CAN_WAIT:
             raise EngineError(
                 "several threads are not supported on this system",
-                facts=(("expected", "LAMINA_THREADS=1"), ("found", repr(wanted))),
+                facts=(("expected", "LAMINA_THREADS=1"), ("found", repr(threads))),
                 advice="Threads wait for each other on futexes or POSIX condition variables.",
             )
-        return int(wanted)
+        return int(threads)
     return usable_cores() if _CAN_WAIT else 1
 
 
 def _caches() -> tuple[int, int, int]:
     """The sizes of the data caches, in bytes."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             kind = (index / "type").read_text().strip()
@@ -149,8 +149,8 @@ def _caches() -> tuple[int, int, int]:
         except (OSError, ValueError):
             continue
         if kind != "Instruction" and size.endswith("K") and size[:-1].isdigit():
-            found[level] = int(size[:-1]) << 10
-    return found.get(1, _LEVEL1_BYTES), found.get(2, _LEVEL2_BYTES), found.get(3, 0)
+            sizes[level] = int(size[:-1]) << 10
+    return sizes.get(1, _LEVEL1_BYTES), sizes.get(2, _LEVEL2_BYTES), sizes.get(3, 0)
 
 
 def _description() -> str:

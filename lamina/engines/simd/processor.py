@@ -30,8 +30,8 @@ class Processor:
         bfloat16_pairs: whether there is an instruction that multiplies pairs of bfloat16, and adds
             both products to a float.
         bfloat16_tiles: whether there are tile registers that multiply pairs of bfloat16 (AMX).
-        level1_bytes, level2_bytes, level3_bytes: data caches of a core, and the shared one (0 if
-            there is none).
+        level1_bytes, level2_bytes, level3_bytes: the sizes of the data caches of a core, and of the
+            shared one (0 if there is none).
         threads: the most threads that may run.
         registers_at_once: the registers of a vector in short expressions. Several hide latencies,
             and make more code.

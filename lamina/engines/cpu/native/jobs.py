@@ -39,8 +39,8 @@ class Kernel:
     """A function whose work items threads share.
 
     Attributes:
-        function: its number among the functions of the program.
-        section: offset of its step's section in the table of addresses, in words.
+        function: the number of the function in the program.
+        section: the offset of its step's section in the table of addresses, in words.
         items: the number of its work items.
         chunk_items: the number of work items in a chunk.
         slice_count: the number of slices.
@@ -71,8 +71,8 @@ class Phase:
         first, last: the number of the first kernel, and of the kernel after the last.
         shared: whether threads share them; otherwise the thread that has completed the previous
             phase runs them all.
-        back: if the phase ends a repeated range of phases, the phase that begins it.
-        iterations: how often that range is run; 0 if the phase ends none.
+        back: the first phase of the repeated range that the phase ends, if it ends one.
+        iterations: the number of runs of that range; 0 if the phase ends none.
     """
 
     first: int
@@ -90,7 +90,7 @@ class Entry:
         threads: the number of threads that pay; 0 if there is nothing to run.
         functions: the number of functions that its kernels call. The module exports a table of
             their addresses under `exported_name`.
-        kernels, phases: of the job.
+        kernels, phases: the kernels and phases of the job.
     """
 
     threads: int
@@ -181,8 +181,8 @@ def _emit_copy(module: Module) -> None:
     parameters = (("target", POINTER), ("source", POINTER), ("bytes", I64))
     code = module.function("copy", parameters)
     target, source, size = code.parameters
-    whole = size & -64
-    for start, stop, step, type in ((0, whole, 64, I8.wide(64)), (whole, size, 1, I8)):
+    vectorized = size & -64
+    for start, stop, step, type in ((0, vectorized, 64, I8.wide(64)), (vectorized, size, 1, I8)):
         with code.loop(start, stop, step) as loop:
             value = code.load(code.offset(source, loop.index, "i8"), type)
             code.store(value, code.offset(target, loop.index, "i8"))

@@ -193,12 +193,12 @@ def _emit_advance(module: Module, machine: str) -> None:
             with code.when(word_of(code, job, jobs.WINDOW_TICKS).differs(0)):
                 late = _emit_ticks(code, machine) >= word_of(code, job, jobs.WINDOW_END)
                 code.store(code.select(late, run, code.load(last, I64)), last)
-            finished = run.equals(code.load(last, I64))
-            with code.when(finished & (alone ^ True)):
+            is_last_run = run.equals(code.load(last, I64))
+            with code.when(is_last_run & (alone ^ True)):
                 _store_atomic(code, 1, _byte(code, state, FINISHED), "release")
                 _add_atomic(code, _byte(code, state, GENERATION))
                 code.call_void("wake_sleeper", state, _slot(code, state, 0))
-            code.leave_when(finished, after)
+            code.leave_when(is_last_run, after)
         with code.when(over ^ True):
             phase = phase_of(code, job, following)
             shared = word_of(code, phase, jobs.SHARED).differs(0) & (alone ^ True)
@@ -244,9 +244,9 @@ def _emit_work(module: Module) -> None:
     """`work(state, thread)`: claims and runs chunks until none is left; returns 1 if it ran any."""
     code = module.function("work", (_STATE, _THREAD), result=I64)
     state, thread = code.parameters
-    uncounted, found = code.allocate(1, "i64"), code.allocate(1, "i64")
+    uncounted, ran_any = code.allocate(1, "i64"), code.allocate(1, "i64")
     code.store(0, uncounted)
-    code.store(0, found)
+    code.store(0, ran_any)
     threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
     with code.loop(0, threads) as slots:
         number = (thread + slots.index) % threads
@@ -266,9 +266,9 @@ def _emit_work(module: Module) -> None:
                 code.store(code.load(uncounted, I64) + 1, uncounted)
                 done = code.load(uncounted, I64)
                 code.store(code.call("yield_if_due", I64, state, thread, done), uncounted)
-                code.store(1, found)
+                code.store(1, ran_any)
     code.call_void("complete", state, thread, code.load(uncounted, I64))
-    code.finish(code.load(found, I64))
+    code.finish(code.load(ran_any, I64))
 
 
 def _emit_wait(module: Module, waiting: Waiting) -> None:
@@ -324,17 +324,17 @@ def _emit_join(module: Module, machine: str) -> None:
     parameters = (_STATE, _THREAD, ("end", POINTER), ("spins", I64))
     code = module.function("join", parameters)
     state, thread, end, spins = code.parameters
-    own = _byte(code, _slot(code, state, thread), CLAIMS)
+    claims = _byte(code, _slot(code, state, thread), CLAIMS)
     with code.forever() as after:
         seen = _load_atomic(code, _byte(code, state, GENERATION), I64, "acquire")
         over = _load_atomic(code, end, I64, "acquire")
         code.leave_when(over.differs(0), after)
-        word = _load_atomic(code, own, I64, "monotonic")
+        word = _load_atomic(code, claims, I64, "monotonic")
         own_chunks = (word >> _CHUNKS_SHIFT) & MOST_CHUNKS
         with code.when(own_chunks.equals(0)), code.loop(0, _SPINS_WITHOUT_SLICE):
             emit_pause(code, machine)
-        found = code.call("work", I64, state, thread)
-        with code.when(found.equals(0)):
+        ran_any = code.call("work", I64, state, thread)
+        with code.when(ran_any.equals(0)):
             # A thread without a slot in this job need not be awake for the next phase.
             threads = _load_atomic(code, _byte(code, state, THREADS), I64, "monotonic")
             has_slot = thread < threads

@@ -42,10 +42,10 @@ class CpuProgram(Executable):
 
     Args:
         program: the program to run.
-        memories: of its parameters and states.
-        arena: shared with programs that never run at the same time.
+        memories: the memories of its parameters and states.
+        arena: the arena, shared with programs that never run at the same time.
         processor: the processor it is compiled for.
-        schedule: how its steps are run; decided by default.
+        schedule: the schedules of its steps; decided by default.
         timed: whether its steps are timed.
     """
 
@@ -101,7 +101,7 @@ class CpuProgram(Executable):
         # Each piece starts at a cache line.
         starts = accumulate(map(whole_lines, sizes), initial=0)
         pieces = [block[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-        own, shared, temporaries = pieces[:3]
+        thread_memory, shared, temporaries = pieces[:3]
         for name, start in program.plan.positions().items():
             buffer = program.buffers[name]
             piece = temporaries[start : start + buffer.bytes]
@@ -115,7 +115,7 @@ class CpuProgram(Executable):
         start = (self._packed if self._load else shared).ctypes.data
         addresses = [self._arrays[name].ctypes.data for name in program.buffers]
         addresses += [start + offset for offset in layout.shared_offsets]
-        addresses += [own.ctypes.data, layout.thread_bytes, self._iteration.ctypes.data]
+        addresses += [thread_memory.ctypes.data, layout.thread_bytes, self._iteration.ctypes.data]
         self._table[:] = np.array(addresses, np.uint64)[list(layout.table)]
         # The inputs of a single run that are copied, and those that are read in place.
         self._inputs = program.of_kind("input")
@@ -130,8 +130,8 @@ class CpuProgram(Executable):
             if buffer.bytes <= COPIED_BYTES or buffer.name in returned:
                 self._copied.append((number, self._staging[number]))
             else:
-                own = numbers[buffer.name]
-                entries = [entry for entry, found in enumerate(layout.table) if found == own]
+                position = numbers[buffer.name]
+                entries = [entry for entry, one in enumerate(layout.table) if one == position]
                 self._read_in_place.append((number, entries))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:

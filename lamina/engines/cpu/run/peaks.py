@@ -37,7 +37,7 @@ _LEAST_BYTES = 96 << 20
 
 
 # A micro-kernel `(left, right, sums, *more)`: its name and further operands, the elements of the
-# others, of which pairs of bfloat16 are one, and the multiplications and additions of a call.
+# others (a pair of bfloat16 is one), and the multiplications and additions of a call.
 _MicroKernel = tuple[str, tuple[int, ...], tuple[int, int, int], int]
 
 
@@ -45,7 +45,7 @@ def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
     """Multiply-adds in registers by all threads, and sums of arrays larger than every cache.
 
     With bfloat16, tile registers or pairs are multiplied if the processor has instructions for
-    them; otherwise the peak is that of float32.
+    them; otherwise float32 is.
     """
     wide = float32 if dtype.is_half else dtype
     return Peaks(_operations(processor, dtype), _bytes(processor, wide))
@@ -62,8 +62,8 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     # Left operand, right operand and sums of a thread, one after the other.
     *starts, each = accumulate(sizes, initial=0)
     base = code.load(table, POINTER)
-    own = code.offset(base, thread * each, name)
-    left, right, sums = (code.offset(own, start, name) for start in starts)
+    operands = code.offset(base, thread * each, name)
+    left, right, sums = (code.offset(operands, start, name) for start in starts)
     if tiled:
         begin_tiles(code, AMX_M)
     with code.loop(0, _CALLS):
@@ -125,9 +125,9 @@ def _bytes(processor: HostProcessor, dtype: DType) -> float:
 
 
 def _best(call: Callable[[], None]) -> float:
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(_RUNS):
         started = time.perf_counter()
         call()
-        found.append(time.perf_counter() - started)
-    return min(found)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)

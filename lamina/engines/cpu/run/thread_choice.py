@@ -8,8 +8,8 @@ upper-confidence bound policies for switching bandit problems*, 2011).
 
 A mean has two terms. The usual time of a run changes when another process starts, or when the host
 of a virtual machine moves a core. A few milliseconds of measurements show that. Long waits for a
-core are rare, and only a long memory shows their cost. The mean of the other candidate is that of
-its last trial; after a change of the machine it is tried again soon.
+core are rare, and only a long memory shows their cost. The other candidate keeps the mean of its
+last trial; after a change of the machine it is tried again soon.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ThreadChoice:
     only tried.
 
     Args:
-        ticks_per_second: of the counter that times the runs.
+        ticks_per_second: the rate of the counter that times the runs.
     """
 
     def __init__(self, ticks_per_second: float) -> None:

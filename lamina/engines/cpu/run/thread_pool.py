@@ -55,7 +55,7 @@ class Job:
         functions: the addresses of the kernels' functions.
         entry: the kernels and phases, and the most threads that may join.
         table: the addresses of the buffers, uint64.
-        iteration: holds the iteration of repeated phases, int64 (1,).
+        iteration: the array with the iteration of repeated phases, int64 (1,).
         timed: whether the ticks of each phase are summed.
     """
 
@@ -132,9 +132,9 @@ class Job:
         """Makes `run` do a run for each row.
 
         Args:
-            rows: int64 (runs, batch): the examples of each run.
-            inputs: (address of the data set, address of the buffer, bytes of an example).
-            outputs: (address of the buffer, address of the record, bytes of a result).
+            rows: the examples of each run, int64 (runs, batch).
+            inputs: the (address of the data set, address of the buffer, bytes of an example).
+            outputs: the (address of the buffer, address of the record, bytes of a result).
         """
         lists = [np.array(entries, np.int64).reshape(-1, 3) for entries in (inputs, outputs)]
         self._kept = (rows, *lists)

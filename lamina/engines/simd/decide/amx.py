@@ -14,9 +14,9 @@ from lamina.engines.simd.decide.windows import Windowed
 
 # The m and the n of a tile register of sums.
 _EDGE = 16
-# The multiply-adds of tile registers, relative to those of vectors of pairs in the same time. That
-# is the throughput of the instructions, and was never measured: a `tdpbf16ps` does 16 x 16 x 32 in
-# 16 cycles, and two `vdpbf16ps` do 16 x 2 each in one cycle.
+# The throughput of multiply-adds in tile registers over the throughput in vectors of pairs. It
+# follows from the instructions, and was never measured: a `tdpbf16ps` does 16 x 16 x 32 in 16
+# cycles, and two `vdpbf16ps` do 16 x 2 each in one cycle.
 GAIN_OVER_PAIRS = 8
 # Tile registers are taken if their work is at most this share of the other algorithm's, because
 # loads and the epilogue are not counted.

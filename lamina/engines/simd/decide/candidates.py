@@ -1,4 +1,4 @@
-"""A few schedules of a step, each of which may be the fastest: they are timed on the device.
+"""A few schedules of a step that may be the fastest: they are timed on the device.
 
 The cost model decides by the sizes of caches and registers, and OpenCL does not report all of
 them. So the candidates differ in the choices that depend on these: the algorithm, the height and
@@ -89,14 +89,14 @@ def _of_windows(
     step: Contraction, decided: WindowSchedule, processor: Processor
 ) -> Iterator[WindowSchedule]:
     """Winograd's algorithm or another one, other splits of the work, lower tiles."""
-    known = readings(step)
+    algorithms = readings(step)
     # Of the two that read windows directly, the other one would read with gaps.
     unsuitable = IMPLICIT_GEMM if k_runs_outermost(step) else WEIGHT_GRADIENT
-    others = [one for one in known if one not in (decided.algorithm, unsuitable)]
-    others.sort(key=lambda name: known[name].filtering is None)
+    others = [one for one in algorithms if one not in (decided.algorithm, unsuitable)]
+    others.sort(key=lambda name: algorithms[name].filtering is None)
     for algorithm in others[:1]:
-        yield schedule_by(known[algorithm], decided.panels, processor)
-    windowed = known[decided.algorithm]
+        yield schedule_by(algorithms[algorithm], decided.panels, processor)
+    windowed = algorithms[decided.algorithm]
     if windowed.filtering:
         # Its kernels take a second to compile, and other chunks saved nothing.
         return

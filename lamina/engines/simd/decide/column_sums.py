@@ -26,15 +26,15 @@ def fused_column_sums(
 
     Column sums are fused with matrix products only.
     """
-    found: dict[int, int] = {}
+    carriers: dict[int, int] = {}
     extents = extents_of(program)
     # By steps without names, and the pairs of their buffers that share memory.
-    known: dict[object, bool] = {}
+    cached: dict[object, bool] = {}
 
     def carries(step: Contraction, loop: Loop) -> bool:
-        (one, other), names = signatures.numbered(step, loop)
-        assert isinstance(one, Contraction)
-        assert isinstance(other, Loop)
+        (product, sums), names = signatures.numbered(step, loop)
+        assert isinstance(product, Contraction)
+        assert isinstance(sums, Loop)
         ranges = [extents[name] for name in names]
         overlapping = frozenset(
             (str(first), str(second))
@@ -42,10 +42,10 @@ def fused_column_sums(
             for second, (begin, stop) in enumerate(ranges)
             if start < stop and begin < end
         )
-        key = (one, other, overlapping)
-        if key not in known:
-            known[key] = _carries(one, other, overlapping)
-        return known[key]
+        key = (product, sums, overlapping)
+        if key not in cached:
+            cached[key] = _carries(product, sums, overlapping)
+        return cached[key]
 
     read, written = LastTouched(extents), LastTouched(extents)
     for number, step in enumerate(program.steps):
@@ -62,10 +62,10 @@ def fused_column_sums(
                 and isinstance(schedules[producer], GemmSchedule)
                 and carries(carrier, step)
             ):
-                found[number] = producer
+                carriers[number] = producer
         read.touch(reads, number)
         written.touch(writes, number)
-    return found
+    return carriers
 
 
 def _carries(step: Contraction, loop: Loop, overlapping: Collection[tuple[str, str]]) -> bool:

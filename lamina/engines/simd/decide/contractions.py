@@ -53,7 +53,7 @@ SMALLEST_WORK = 8192
 # k, because it loads and stores the sums of each tile.
 SHORTEST_CHUNK = 512
 # For the choice between tiles and dots: cycles to pack a vector and to add up its lanes, and the
-# largest ratio of the cycles of dots to those of tiles.
+# largest ratio of cycles, dots to tiles.
 _PACKED_VECTOR, _SUM_OF_LANES, _DOTS_MUST_GAIN = 2.5, 5, 0.8
 # Cycles to pack an element of the left operand.
 _PACKED_ELEMENT = 1.5 / 8
@@ -195,8 +195,8 @@ def gemm_schedule(
     if choices.packing is None and choices.algorithm != "dots":
         # Pairs of an odd K are packed in its order.
         in_k_order = matrix.paired and matrix.k.extent % 2 == 1
-        whole = choices.right == PREPACKED and not in_k_order
-        packing = packing_of_all(matrix, panels.lanes) if whole else packing_of_some(matrix)
+        packs_all = choices.right == PREPACKED and not in_k_order
+        packing = packing_of_all(matrix, panels.lanes) if packs_all else packing_of_some(matrix)
         choices = replace(choices, packing=packing)
     return GemmSchedule(
         **choices_of(GemmChoices, choices),

@@ -74,13 +74,13 @@ def schedule_windows(
     """
     if len(step.m) < 2 and len(step.k) < 2:
         return None
-    known = readings(step) | (paired_readings(step) if paired else {})
+    algorithms = readings(step) | (paired_readings(step) if paired else {})
     work = float(size_of(step.extents))
     without = WEIGHT_GRADIENT if k_runs_outermost(step) else IMPLICIT_GEMM
-    direct = known.get(without)
+    direct = algorithms.get(without)
     if direct is not None and direct.paired:
         work /= 2
-    spread = known.get(COL2IM)
+    spread = algorithms.get(COL2IM)
     if spread is not None:
         gathered = size_of([one.extent for one in spread.scattered])
         added = size_of([axis.extent for axis in spread.image.positions])
@@ -96,13 +96,13 @@ def schedule_windows(
         work, spread = in_registers, None
     works = {
         algorithm: winograd_work(windowed, panels, work, processor)
-        for algorithm, windowed in known.items()
+        for algorithm, windowed in algorithms.items()
         if windowed.filtering and (rounded or windowed.filtering in FILTERINGS.values())
     }
     paying = {algorithm: one for algorithm, one in works.items() if one is not None}
     if paying:
         least = min(paying, key=lambda algorithm: paying[algorithm])
-        return schedule_by(known[least], panels, processor)
+        return schedule_by(algorithms[least], panels, processor)
     if spread is not None:
         return schedule_by(spread, panels, processor)
     if direct is None:
@@ -317,11 +317,11 @@ def _splits(
         if sums > 1:
             return split_m, sums
     threads = processor.threads
-    wanted = 4 * threads if direct else 2 * threads
+    items = 4 * threads if direct else 2 * threads
     are_equal = matrices % threads == 0 and panels.n % panels.width == 0
     if matrices >= 4 * threads or are_equal:
         return 1, 1
-    return min(tiles, -(-wanted // matrices)), 1
+    return min(tiles, -(-items // matrices)), 1
 
 
 # Work ---------------------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ class Side:
     """One dimension of an image.
 
     Attributes:
-        axis: iterates its coordinates.
+        axis: the axis that iterates its coordinates.
         windows: the windows of the view that slide along it. They have no position or no element
             along a plain axis. The offset is above 0 if the dilation is negative.
-        residue: None, or the axis of another side: the coordinate is `stride * axis + residue`.
+        residue: the axis of another side, or None: the coordinate is `stride * axis + residue`.
             Coordinates of one residue are neighbours, and so are neighbouring positions.
     """
 
@@ -55,12 +55,12 @@ class Image:
     """A view as an address and strides.
 
     Attributes:
-        view: over the axes of the sides; if it is read directly, over the outer axes alone.
+        view: the view over the axes of the sides; over the outer axes alone if it is read directly.
         outer: the axes of positions outside an image: each of their points has its own images.
         positions: the axes of positions inside an image; it covers a block along the first.
         elements: the axes of a window's elements.
-        sides: of an image, channels among them; empty if the view is read directly.
-        strides: of positions and elements, if the view is read directly.
+        sides: the sides of an image, channels among them; empty if the view is read directly.
+        strides: the strides of positions and elements, if the view is read directly.
     """
 
     view: Scalar
@@ -133,18 +133,18 @@ def image_of(
     *,
     outer: int,
     across: bool = False,
-    whole: bool = False,
+    all_positions: bool = False,
 ) -> Image | None:
     """The view as an image; None if that is impossible.
 
     Args:
         view: a load, possibly cast.
-        windows: of the view.
-        positions, elements: its axes, apart from those of a batch.
+        windows: the windows of the view.
+        positions, elements: the axes of the view without its batch axes.
         outer: the number of outer axes among the positions, if the view is read directly.
         across: whether it is always copied, with all positions of windows inside, the last ones
             contiguous.
-        whole: whether a copy has all positions but the outer ones, with windows or without.
+        all_positions: whether a copy has the positions without windows too, except outer ones.
     """
     load = loaded(view)
     if load is None:
@@ -164,17 +164,17 @@ def image_of(
     windows = [one for one in windows if not one.is_axis and not (across and one.element is None)]
     paired: dict[Axis, Side] = {}
     for number, window in enumerate(windows):
-        known = window.position in (None, *positions) and window.element in (None, *elements)
-        if not known or window.divisor > 1:
+        fits = window.position in (None, *positions) and window.element in (None, *elements)
+        if not fits or window.divisor > 1:
             return None
         paired |= dict.fromkeys(window.axes, _side(number, window))
-    own = {*positions, *elements}
+    view_axes = {*positions, *elements}
     for bound in load.bounds:
         moved = axes_of(bound.index)
-        if moved.isdisjoint(paired) and not (len(moved) == 1 and moved <= own):
+        if moved.isdisjoint(paired) and not (len(moved) == 1 and moved <= view_axes):
             return None
-    lead = outer if whole else 0
-    while not whole and lead < len(positions) and positions[lead] not in inside:
+    lead = outer if all_positions else 0
+    while not all_positions and lead < len(positions) and positions[lead] not in inside:
         lead += 1
     if lead == len(positions):
         lead = max(len(positions) - 1, 0)
@@ -208,7 +208,7 @@ def _plain(axis: Axis, position: Axis | None, element: Axis | None) -> Side:
 
 
 def _across(sides: Sequence[Side], position: Axis) -> list[Side]:
-    """The sides with that of a position as the last one, split by residues if it has a stride."""
+    """The sides, the side of a position last, and split by residues if it has a stride."""
     others = [side for side in sides if side.position != position]
     (last,) = [side for side in sides if side.position == position]
     if last.windows.stride == 1:

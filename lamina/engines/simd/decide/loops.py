@@ -57,7 +57,7 @@ class Vectors:
     Attributes:
         lane: the parallel axis along the lanes; None if there is none.
         along_inner_axis: whether the last inner axis of each stage runs along the lanes instead.
-        lanes: of a vector.
+        lanes: the lanes of a vector.
         within: the axes that run inside the loop over vectors. Loads that do not depend on them are
             done once for all their points. Without such axes the loop over vectors is innermost.
     """
@@ -194,7 +194,7 @@ def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     """Whether expressions are short enough for vectors of several registers."""
     if processor.registers_at_once == 1:
         return False
-    # Conversions are not counted: most are those of floats of 16 bits, after a load or before a
+    # Conversions are not counted: most convert floats of 16 bits, after a load or before a
     # store.
     operations = [
         scalar

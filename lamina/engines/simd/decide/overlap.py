@@ -25,17 +25,17 @@ def extents_of(program: Program, others: Extents | None = None) -> dict[str, tup
     The extents of buffers that share memory overlap.
     """
     positions = program.plan.positions()
-    found = {
+    extents = {
         one.buffer: (positions[one.buffer], positions[one.buffer] + one.bytes)
         for one in program.plan.allocations
     }
     free = program.plan.arena_bytes
     others = others or {}
-    found |= {name: (free + start, free + end) for name, (start, end) in others.items()}
+    extents |= {name: (free + start, free + end) for name, (start, end) in others.items()}
     free += max((end for _, end in others.values()), default=0)
-    rest = [name for name in program.buffers if name not in found]
-    found |= {name: (free + number, free + number + 1) for number, name in enumerate(rest)}
-    return found
+    rest = [name for name in program.buffers if name not in extents]
+    extents |= {name: (free + number, free + number + 1) for number, name in enumerate(rest)}
+    return extents
 
 
 @final

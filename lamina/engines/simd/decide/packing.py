@@ -22,8 +22,8 @@ class Panels:
     """How the N axis of a contraction is split into panels.
 
     Attributes:
-        lanes: of a vector.
-        vectors: per panel; the last panel may have fewer.
+        lanes: the lanes of a vector.
+        vectors: the vectors of a panel; the last panel may have fewer.
         n: the extent of N.
     """
 
@@ -62,8 +62,8 @@ class Panel:
     """The vectors of one panel.
 
     Attributes:
-        lanes: of a vector.
-        vectors: their number.
+        lanes: the lanes of a vector.
+        vectors: the number of vectors.
         last: the lanes of the last vector that hold columns; the others are padding.
     """
 
@@ -137,7 +137,7 @@ class PackedRight:
     """The layout of a right operand that is packed as a whole, before the contractions that use it.
 
     Attributes:
-        panels: how N is split.
+        panels: the panels of N.
         k: the number of steps along K: pairs if they are paired.
         packing: the order in which the operand is read.
         paired: whether it consists of pairs of bfloat16 along K.

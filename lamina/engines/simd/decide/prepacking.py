@@ -42,12 +42,12 @@ def prepackings_of(
     """
     users: dict[tuple[object, PackedRight, object], list[int]] = defaultdict(list)
     # The operand of each step without names, and the numbers of the operand's buffers.
-    known: dict[Step, tuple[object, tuple[int, ...]]] = {}
+    operands: dict[Step, tuple[object, tuple[int, ...]]] = {}
     for number, packed in requests.items():
         (numbered,), names = signatures.numbered(program.steps[number])
-        if numbered not in known:
-            known[numbered] = _operand_of(numbered, signatures)
-        operand, buffers = known[numbered]
+        if numbered not in operands:
+            operands[numbered] = _operand_of(numbered, signatures)
+        operand, buffers = operands[numbered]
         users[operand, packed, tuple(names[buffer] for buffer in buffers)].append(number)
     writes = Writes(program)
     return tuple(

@@ -77,7 +77,7 @@ class _Deciding:
             else one
             for number, one in enumerate(first)
         ]
-        found: list[StepSchedule | FusedSum] = [*schedules]
+        step_schedules: list[StepSchedule | FusedSum] = [*schedules]
         nests: dict[tuple[Loop, int], NestSchedule] = {}
         for number, carrier in fused_column_sums(program, schedules, self.signatures).items():
             product = schedules[carrier]
@@ -87,15 +87,15 @@ class _Deciding:
                 key = loop, product.panels.width
                 if key not in nests:
                     nests[key] = nest_of_column_sums(*key)
-                found[number] = FusedSum(carrier, nests[key])
-        works = works_of(found)
+                step_schedules[number] = FusedSum(carrier, nests[key])
+        works = works_of(step_schedules)
         workers, load_workers = workers_of(program, works, prepackings, self.processor)
         return ProgramSchedule(
-            tuple(found),
+            tuple(step_schedules),
             prepackings,
             workers,
             load_workers,
-            tuple(tuple(sliced(work, workers) for work in own) for own in works),
+            tuple(tuple(sliced(work, workers) for work in kernels) for kernels in works),
             tuple(
                 sliced(one.work, load_workers if one.at_load else workers) for one in prepackings
             ),
@@ -142,12 +142,12 @@ def works_of(steps: Sequence[StepSchedule | FusedSum]) -> list[list[Work]]:
     works = [[] if isinstance(step, FusedSum) else [*step.works] for step in steps]
     for sums in steps:
         if isinstance(sums, FusedSum):
-            product, own = steps[sums.carrier], works[sums.carrier]
+            product, kernels = steps[sums.carrier], works[sums.carrier]
             if isinstance(product, GemmSchedule) and product.split_m == 1:
                 # The last kernel multiplies, and runs the column sums of its panels.
-                own[-1] = Work(own[-1].items, own[-1].cycles + sums.nest.cycles)
+                kernels[-1] = Work(kernels[-1].items, kernels[-1].cycles + sums.nest.cycles)
             else:
-                own.append(sums.nest.work)
+                kernels.append(sums.nest.work)
     return works
 
 
@@ -162,12 +162,12 @@ def workers_of(
     `kernels` has the work of each step's kernels.
     """
     works: list[Work] = []
-    for number, own in enumerate(kernels):
+    for number, step_works in enumerate(kernels):
         repeat = program.repeated(number)
-        works += _repeated(own, repeat.axis.extent if repeat is not None else 1)
-    for one in prepackings:
-        often = one.iteration.extent if one.iteration is not None else 1
-        works += _repeated([] if one.at_load else [one.work], often)
+        works += _repeated(step_works, repeat.axis.extent if repeat is not None else 1)
+    for packing in prepackings:
+        often = packing.iteration.extent if packing.iteration is not None else 1
+        works += _repeated([] if packing.at_load else [packing.work], often)
     at_load = (one.work for one in prepackings if one.at_load)
     return _most(works, processor), _most(at_load, processor)
 

@@ -37,10 +37,10 @@ class NestSchedule:
     Attributes:
         order: the parallel axes, outermost first.
         lane: the parallel axis along which vectors run; None if there is none.
-        lanes: of a vector.
+        lanes: the lanes of a vector.
         shared: the parallel axis that is split into work items; None if there is none.
-        style: how its stages are written.
-        cycles: its rough cost.
+        style: the form in which its stages are written.
+        cycles: a rough cost.
     """
 
     order: tuple[Axis, ...]
@@ -109,8 +109,8 @@ class _Tiled:
     """A contraction in register tiles.
 
     Attributes:
-        extents: of batch, M, N and K.
-        panels: how N is split into panels.
+        extents: the extents of batch, M, N and K.
+        panels: the panels of N.
         wide_epilogue: whether the epilogue computes several registers at once.
         paired: whether pairs of bfloat16 are multiplied.
     """
@@ -132,14 +132,14 @@ class GemmChoices:
     """The choices for a matrix product from which the rest of its schedule follows.
 
     Attributes:
-        algorithm: `"tiles"`, register tiles of outer products; `"dots"`, register tiles of dot
-            products along K; or AMX.
+        algorithm: the kind of tiles: `"tiles"`, register tiles of outer products; `"dots"`,
+            register tiles of dot products along K; or AMX.
         tile_m, tile_n: the rows and columns of a register tile.
         chunk: the steps along K that all tiles sum up before the next chunk of a panel is read; a
             step is one k, or a pair of them.
         split_m: the work items into which M is split for each panel.
-        left: DIRECT, or packed as a whole by a separate kernel: PACKED, in tiles, or ALONG_K.
-        right: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
+        left: the left operand: DIRECT, or packed by a separate kernel: PACKED in tiles, or ALONG_K.
+        right: the right operand: DIRECT for full vectors, PACKED panel by panel, or PREPACKED.
         packing: the order in which the right operand is read for packing; None for the cheapest
             one, and with dots, which do not pack.
         prefetch: the prefetch distance of the left operand, in elements; 0 for no prefetch.
@@ -161,8 +161,8 @@ class GemmSchedule(GemmChoices, _Tiled):
     """A contraction as a matrix product.
 
     Attributes:
-        work: of the kernel that multiplies.
-        packing_left: of the kernel that packs the left operand, if it is packed.
+        work: the work of the kernel that multiplies.
+        packing_left: the work of the kernel that packs the left operand, if it is packed.
     """
 
     work: Work
@@ -170,7 +170,7 @@ class GemmSchedule(GemmChoices, _Tiled):
 
     @property
     def k_steps(self) -> int:
-        """The number of steps along K; with AMX those of zeros are counted too."""
+        """The number of steps along K; AMX counts steps of zeros too."""
         steps = -(-self.extents[3] // 2) if self.paired else self.extents[3]
         return -(-steps // AMX_STEPS) * AMX_STEPS if self.algorithm == AMX else steps
 
@@ -216,7 +216,7 @@ class WindowChoices:
         images: the outer positions of a work item or chunk, if a block is a whole image.
         split_m: the work items into which M is split for each panel.
         partial_sums: the partial sums of each result, which are added up at the end.
-        channels: with Winograd's algorithms the channels that are transformed at once; otherwise 0.
+        channels: the channels that Winograd's algorithms transform at once; otherwise 0.
         panels_at_once: the panels of a work item of Winograd's weight gradients; otherwise 1.
         amx: whether implicit GEMM multiplies in the tile registers of AMX.
     """
@@ -239,10 +239,10 @@ class WindowSchedule(WindowChoices, _Tiled):
         algorithm: a name in `windows.py`.
         copied: the side along which the left operand's image is copied in vectors; None if tiles
             read the operand in its buffer.
-        right: DIRECT for full vectors, PACKED or TRANSFORMED block by block, or PREPACKED.
+        right: the operand, DIRECT (full vectors), PACKED, TRANSFORMED (by block) or PREPACKED.
         packing: the order in which the right operand is read if it is packed block by block.
         prepacked: the layout of the right operand if it is packed before the step.
-        unrolled: innermost loops of a register tile are unrolled up to this many k.
+        unrolled: the most k for which innermost loops of a register tile are unrolled.
         works: the work of each of its kernels.
         transposed: whether vectors of the image are read along the side `copied` and stored along
             the last one, transposed in registers.
@@ -284,7 +284,7 @@ StepSchedule = LoopSchedule | GemmSchedule | WindowSchedule
 
 
 def choices_of(kind: type, choices: GemmChoices | WindowChoices) -> dict[str, Any]:
-    """The fields of a record of choices, which may be those of a schedule."""
+    """The fields of a record of choices, which may be a schedule."""
     return {field.name: getattr(choices, field.name) for field in fields(kind)}
 
 
@@ -294,7 +294,7 @@ class FusedSum:
 
     Attributes:
         carrier: the number of the matrix product's step.
-        nest: how the loop runs over the columns of a panel.
+        nest: the schedule of the loop over the columns of a panel.
     """
 
     prepacked: ClassVar[None] = None
@@ -313,13 +313,13 @@ class Prepacking:
 
     Attributes:
         users: the numbers of these steps.
-        packed: its layout.
-        bytes: of the packed operand.
+        packed: the layout.
+        bytes: the bytes of the packed operand.
         before: the number of the step before which it is packed.
         needed: the first step during which its memory is reserved, and the step after the last.
         iteration: the axis of a repeat, if it is packed again in each iteration.
         at_load: whether it is packed only after the parameters were changed.
-        work: of packing.
+        work: the work of packing.
     """
 
     users: tuple[int, ...]
@@ -352,11 +352,11 @@ class ProgramSchedule:
         prepackings: the right operands that are packed before they are used.
         workers: the number of workers that run the program.
         load_workers: the number of workers that pack operands after parameters have changed.
-        kernels: how workers share the kernels of each step, in the order in which these run; the
-            kernels of a fused sum are listed with its carrier.
-        packing_kernels: how workers share the kernel of each prepacking.
-        least_shared_cycles: workers share a phase if its kernels take at least this many cycles
-            together; otherwise one worker runs it.
+        kernels: the workers' shares of the kernels of each step, in the order in which these run;
+            the kernels of a fused sum are listed with its carrier.
+        packing_kernels: the workers' shares of the kernel of each prepacking.
+        least_shared_cycles: the fewest cycles of a phase's kernels together for which workers share
+            the phase; below them one worker runs it.
     """
 
     steps: tuple[StepSchedule | FusedSum, ...]

@@ -60,10 +60,10 @@ class Split:
     """A loop whose long reductions are split; it takes its stages in order.
 
     Attributes:
-        axes, blocks: of the loop, and of each reduction.
+        axes, blocks: the axes of the loop, and the blocks of each reduction.
         loops: the loops of partial results, and at the end the loop itself.
-        buffers: of the values that these loops pass on.
-        stages: the stages of the loop that follows those of partial results.
+        buffers: the buffers of the values that these loops pass on.
+        stages: the stages of the loop that follows the loops of partial results.
         renamed: the scalar that replaces a local in the following stages.
     """
 

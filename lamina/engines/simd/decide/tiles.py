@@ -53,7 +53,7 @@ class MTiles:
     are short, several whole runs.
 
     Attributes:
-        extents: of the axes of M.
+        extents: the extents of the axes of M.
         largest: the most rows of a tile.
         pitch: the rows from the first of a run to the first of the next run, if the rows of a tile
             have one stride; 0 if they need not. Rows between runs are no rows of M.

@@ -42,11 +42,11 @@ class Windowed:
     """A contraction over windows, as an algorithm reads it.
 
     Attributes:
-        algorithm: its name.
-        step: with one batch axis and one N axis, and stores over the outer axis.
-        image: of the left operand; with col2im of the view over output positions and channels.
+        algorithm: the algorithm's name.
+        step: the contraction, with one batch axis and one N axis, and stores over the outer axis.
+        image: the left operand; with col2im the view over output positions and channels.
         outer: the image's outer axes as one.
-        scattered: with col2im, the windows of the convolution whose gradient is computed: they
+        scattered: the windows of the convolution whose gradient is computed with col2im: they
             slide along each axis of M except the outer ones.
         paired: whether the views are bfloat16, and are multiplied in pairs along k.
         filtering: the transforms of Winograd's algorithm; None for other algorithms.
@@ -98,11 +98,11 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
         return {}
     step = narrowed(with_single_axes(step, "batch", "n"))
     pairs: list[Windowed] = []
-    for one in (_over_positions(IMPLICIT_GEMM, step, step.m, step.k), _col2im(step)):
-        if one is not None:
-            strides, _ = one.image.layout(one.image.positions[0].extent)
+    for windowed in (_over_positions(IMPLICIT_GEMM, step, step.m, step.k), _col2im(step)):
+        if windowed is not None:
+            strides, _ = windowed.image.layout(windowed.image.positions[0].extent)
             if strides.get(step.k[-1]) == 1 and step.k[-1].extent % 2 == 0:
-                pairs.append(one)
+                pairs.append(windowed)
     gradient = _over_positions(WEIGHT_GRADIENT, step, step.k, step.m, across=True)
     if gradient is not None:
         # Blocks split the first axis of positions, which must not be the one of the pairs.
@@ -115,7 +115,7 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
 def readings(step: Contraction) -> dict[str, Windowed]:
     """The contraction as each possible algorithm reads it, by the algorithm's name."""
     step = with_single_axes(step, "batch", "n")
-    found = [
+    candidates = [
         _over_positions(IMPLICIT_GEMM, step, step.m, step.k),
         _over_positions(WEIGHT_GRADIENT, step, step.k, step.m),
         _col2im(step),
@@ -131,8 +131,8 @@ def readings(step: Contraction) -> dict[str, Windowed]:
             image = _tiled_image(step, positions, elements, filtering)
             if image is not None:
                 windowed = _windowed(names[filtering], step, image)
-                found.append(replace(windowed, filtering=filtering))
-    return {one.algorithm: one for one in found if one is not None}
+                candidates.append(replace(windowed, filtering=filtering))
+    return {one.algorithm: one for one in candidates if one is not None}
 
 
 def reading(step: Contraction, algorithm: str, *, paired: bool) -> Windowed:
@@ -198,7 +198,7 @@ def _col2im(step: Contraction) -> Windowed | None:
     positions = [one.position for one in windows if one.position is not None]
     channels = step.k[len(elements) :]
     view = Rewrite(load=lambda one: replace(one, bounds=())).scalar(view)
-    image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), whole=True)
+    image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), all_positions=True)
     return None if image is None else _windowed(COL2IM, step, image, windows)
 
 
@@ -223,22 +223,22 @@ def _tiled_image(
 
     Its positions are whole tiles: positions after the view's last one read zeros.
     """
-    found = [window for window in step.left_windows if not window.is_axis]
+    sliding = [window for window in step.left_windows if not window.is_axis]
     plane = positions[-2:]
-    windows = [window for axis in plane for window in found if window.position == axis]
+    windows = [window for axis in plane for window in sliding if window.position == axis]
     sizes = {window.elements for window in windows}
     numbers = {(window.stride, abs(window.dilation), window.divisor) for window in windows}
-    if len(windows) != 2 or len(found) != 2:
+    if len(windows) != 2 or len(sliding) != 2:
         return None
     if sizes != {filtering.window} or numbers != {(1, 1, 1)}:
         return None
     view = _with_bounds(step.left, windows)
-    whole = {axis: tiled(axis, filtering.results) for axis in plane}
-    change = Rewrite({axis: axis_index(tiles) for axis, tiles in whole.items()})
+    tile_axes = {axis: tiled(axis, filtering.results) for axis in plane}
+    change = Rewrite({axis: axis_index(tiles) for axis, tiles in tile_axes.items()})
     windows = [
-        replace(one, position=tiles) for one, tiles in zip(windows, whole.values(), strict=True)
+        replace(one, position=tiles) for one, tiles in zip(windows, tile_axes.values(), strict=True)
     ]
-    positions = [whole.get(axis, axis) for axis in positions]
+    positions = [tile_axes.get(axis, axis) for axis in positions]
     image = image_of(change.scalar(view), windows, positions, elements, outer=0)
     if image is None or len(image.positions) != 2 or len(image.sides) != 3:
         return None

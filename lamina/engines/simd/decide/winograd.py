@@ -90,8 +90,8 @@ def _sums_at_once(windowed: Windowed, panels: Panels, processor: Processor) -> t
     room = int(processor.level2_bytes * _SUMS_SHARE) // windowed.step.dtype.itemsize
     room //= filtering_of(windowed).products * panels.width
     sizes = [size for size in range(lanes, channels + 1, lanes) if channels % size == 0]
-    found = [(size, min(max(room // size, 1), panels.count)) for size in sizes or [channels]]
-    fitting = [sums for sums in found if prod(sums) <= room] or found[:1]
+    candidates = [(size, min(max(room // size, 1), panels.count)) for size in sizes or [channels]]
+    fitting = [sums for sums in candidates if prod(sums) <= room] or candidates[:1]
     return min(fitting, key=lambda sums: _transforms(windowed, sums, panels))
 
 
@@ -221,7 +221,7 @@ class PackedWeights(PackedRight):
 
     Attributes:
         filtering: the transforms.
-        taps: for each element of a window, row by row in the image, the k of the first channel.
+        taps: the k of the first channel of each element of a window, row by row in the image.
         pitch: the k between neighbouring channels.
         channels: the number of channels.
     """

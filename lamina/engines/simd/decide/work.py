@@ -33,7 +33,7 @@ class Slices:
     """How workers share a kernel.
 
     Attributes:
-        work: its work items.
+        work: the work items of the kernel.
         count: the number of slices; each worker begins with a different slice.
         at_once: the work items of a chunk, which a worker claims at once.
     """

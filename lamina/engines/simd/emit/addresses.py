@@ -68,9 +68,9 @@ class Workspaces:
     """Collects the workspaces of a program's steps.
 
     Args:
-        alignment: of each workspace, in bytes.
-        block_bytes: no allocation crosses a multiple of it, unless the allocation is larger than
-            that; a multiple of the alignment. None for no such limit.
+        alignment: the alignment of each workspace, in bytes.
+        block_bytes: a multiple of the alignment. No allocation crosses a multiple of it, unless the
+            allocation is larger. None for no such limit.
     """
 
     def __init__(self, alignment: int = LINE_BYTES, block_bytes: int | None = None) -> None:

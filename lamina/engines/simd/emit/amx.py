@@ -32,11 +32,11 @@ class AmxTile:
     Attributes:
         m: the rows, at most 32.
         vectors: the tiles of a row, at most 2; the right operand and the sums are as wide.
-        m_stride: bfloat16 between two rows of the left operand.
+        m_stride: the bfloat16 between two rows of the left operand.
         fresh: whether sums begin at zero; otherwise they begin with the sums in memory.
-        loops: over 32 k at a time, outermost first, as (extent, bfloat16 between two iterations in
-            the left operand). With extent 0 the caller passes the extent. In the right operand all
-            k are one run.
+        loops: the loops over 32 k at a time, outermost first, as (extent, bfloat16 between two
+            iterations in the left operand). With extent 0 the caller passes the extent. In the
+            right operand all k are one run.
     """
 
     m: int

@@ -30,7 +30,7 @@ class WrittenKernel:
     """A kernel: a function that each thread calls for some of its work items.
 
     Attributes:
-        function: its name; its parameters are `ITEM_RANGE_PARAMETERS`.
+        function: the name of the function; its parameters are `ITEM_RANGE_PARAMETERS`.
         reads, writes: the buffers that it uses.
     """
 
@@ -50,7 +50,7 @@ def vectors_along(
 
 
 def parameters(addresses: str, numbers: str = "") -> tuple[tuple[str, Type], ...]:
-    """The parameters of a function: the names of its addresses, and those of its numbers."""
+    """The parameters of a function, by the names of its addresses and of its numbers."""
     pointers = ((name, POINTER) for name in addresses.split())
     return (*pointers, *((name, I64) for name in numbers.split()))
 
@@ -60,11 +60,11 @@ class Context:
     """One step while it is written.
 
     Attributes:
-        module: receives the functions.
-        buffers: of the step, in the order of its section of the table of addresses.
-        processor: for which the functions are written.
-        workspaces: provides memory that steps need while they run.
-        addresses: of buffers and workspaces.
+        module: the module that receives the functions.
+        buffers: the buffers of the step, in the order of its section of the table of addresses.
+        processor: the processor for which the functions are written.
+        workspaces: the memory that steps need while they run.
+        addresses: the addresses of buffers and workspaces.
         iteration: the axis of the repeat that contains the step; None if there is none.
         whole_vectors: whether buffers are aligned to vectors, and a vector is read whole or not at
             all if all of its lanes have the same bounds.

@@ -73,7 +73,7 @@ def emit_contraction(
     schedule: StepSchedule,
     column_sums: Sequence[WrittenKernel] = (),
 ) -> list[WrittenKernel]:
-    """Writes the functions of a contraction step; gives its kernels, and those of its column sums.
+    """Writes the functions of a contraction step; gives the kernels of it and its column sums.
 
     The names of the functions begin with `name`. Column sums are loops with a work item for each
     panel, which run when the panel is stored.
@@ -168,16 +168,16 @@ class _Gemm:
                 code.call_void(f"{self._name}_{kind}", table, thread, batch, number, begin, end)
             if pieces == 1:
                 following = number + 1
-                for one in self._column_sums:
-                    code.call_void(one.function, table, thread, number, following)
+                for sums in self._column_sums:
+                    code.call_void(sums.function, table, thread, number, following)
         reads = reads_of(matrix.step) | {name for kernel in kernels for name in kernel.writes}
         if schedule.prepacked is not None:
             reads |= {schedule.prepacked.buffer}
         product = WrittenKernel(self._name, reads, writes_of(matrix.step))
         if schedule.split_m > 1:
             return [*kernels, product, *self._column_sums]
-        for one in self._column_sums:
-            reads, writes = product.reads | one.reads, product.writes | one.writes
+        for sums in self._column_sums:
+            reads, writes = product.reads | sums.reads, product.writes | sums.writes
             product = replace(product, reads=reads, writes=writes)
         return [*kernels, product]
 
@@ -193,19 +193,19 @@ class _Gemm:
         points = self._context.begin(name, given, reads_of(step) | writes_of(step))
         code = points.code
         _, _, batch, number, begin, end = code.parameters
-        own = self._context.own(code)
-        sums = code.offset(own, self._sums_offset, "i8")
+        memory = self._context.own(code)
+        sums = code.offset(memory, self._sums_offset, "i8")
         n_start = number * self._panels.width
         k, longest = self._schedule.k_steps, self._schedule.chunk
         with points.bound(matrix.batch, batch):
             for start in range(0, k, longest):
                 chunk = range(start, min(start + longest, k))
-                right, stride = self._right_address(points, panel, own, n_start, chunk)
+                right, stride = self._right_address(points, panel, memory, n_start, chunk)
                 current = _Pass(name, panel, chunk, right, stride, sums, n_start)
                 self._tiles(points, current, begin, end)
 
     def _right_address(
-        self, points: Points, panel: Panel, own: Value, n_start: Value, chunk: range
+        self, points: Points, panel: Panel, memory: Value, n_start: Value, chunk: range
     ) -> tuple[Value, int]:
         """The address of a chunk of a panel, packed if necessary, and its stride along K."""
         code = points.code
@@ -213,17 +213,17 @@ class _Gemm:
         packed = self._schedule.prepacked
         if packed is not None:
             panel_of_all = batch * self._panels.count + number
-            whole = panel_address(self._context, code, packed, panel_of_all, self._element)
-            return code.offset(whole, chunk.start * panel.width, self._element), panel.width
+            packed_panel = panel_address(self._context, code, packed, panel_of_all, self._element)
+            return code.offset(packed_panel, chunk.start * panel.width, self._element), panel.width
         plain = self._right_in_place(panel)
         if plain is not None:
             # With dots, vectors run along K; otherwise a k is a step.
             return self._address(points, plain, n_start, chunk.start), plain.k_stride
         packing = self._schedule.packing
         assert packing is not None
-        packed = RightPanelWriter(points, self._matrix, packing, panel, n_start, own)
+        packed = RightPanelWriter(points, self._matrix, packing, panel, n_start, memory)
         packed.write_some(code.constant(chunk.start), len(chunk))
-        return own, panel.width
+        return memory, panel.width
 
     def _right_in_place(self, panel: Panel) -> Plain | None:
         """The right operand if it is read in its buffer; tiles then need full vectors."""
@@ -233,18 +233,18 @@ class _Gemm:
     def _tiles(self, points: Points, current: _Pass, begin: Value, end: Value) -> None:
         """The tiles of M from number `begin` up to `end`, over one chunk of k."""
         code, matrix = points.code, self._matrix
-        whole, rest = divmod(matrix.m.extent, self._schedule.tile_m)
-        if whole:
-            stop = code.minimum(end, whole) if rest else end
+        full_tiles, rest = divmod(matrix.m.extent, self._schedule.tile_m)
+        if full_tiles:
+            stop = code.minimum(end, full_tiles) if rest else end
             if self._amx:
                 begin_tiles(code, self._schedule.tile_m)
             with points.counting(begin, stop) as number:
                 self._tile(points, current, number, self._schedule.tile_m)
         if rest:
-            with code.when(end > whole) as before, points.inside(before):
+            with code.when(end > full_tiles) as before, points.inside(before):
                 if self._amx:
                     begin_tiles(code, rest)
-                self._tile(points, current, code.constant(whole), rest)
+                self._tile(points, current, code.constant(full_tiles), rest)
         if self._amx:
             end_tiles(code)
 
@@ -309,17 +309,17 @@ class _Gemm:
             plain = self._left
             address = self._address(points, plain, m_start, k_start)
             return address, plain.stride, per_step * plain.k_stride
-        whole = self._context.address(code, self._context.SHARED)
+        packed_left = self._context.address(code, self._context.SHARED)
         batch = points.axis(matrix.batch)
         if self._schedule.left == ALONG_K:
             stride = m_stride_along_k(matrix)
             offset = (batch * matrix.m.extent + m_start) * stride + k_start
-            return code.offset(whole, offset, self._element), per_step * stride, per_step
+            return code.offset(packed_left, offset, self._element), per_step * stride, per_step
         tile = batch * self._schedule.m_tiles + number
         tile_m = self._schedule.tile_m
         # The last tile may have fewer rows, but has the same strides.
         offset = tile * (k * tile_m) + k_start * tile_m
-        return code.offset(whole, offset, self._element), per_step, per_step * tile_m
+        return code.offset(packed_left, offset, self._element), per_step, per_step * tile_m
 
     def _address(self, points: Points, plain: Plain, outer: Value, k_start: int) -> Value:
         """The address of a plain operand at a row (left) or column (right) and a step."""

@@ -30,7 +30,7 @@ def write_epilogue(
     It is a loop nest over axes of M, with vectors along N.
 
     Args:
-        context: of the step.
+        context: the context of the step.
         name: the beginning of the function's name.
         numbers: the names of its parameters after `sums`.
         step: the contraction, with one batch axis and one N axis.

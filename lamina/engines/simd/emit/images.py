@@ -39,18 +39,18 @@ class ImageCopy:
         """Copies vectors inside loops over some sides."""
         code, offset = self.points.code, self.points.code.constant(0)
         length = self.lengths[self.along]
-        whole = length - length % self.lanes
+        vectorized = length - length % self.lanes
         with ExitStack() as stack:
             for number in sides:
                 loop = stack.enter_context(code.loop(0, self.lengths[number]))
                 value, axis = self._absolute(number, loop.index), self.image.sides[number].axis
                 stack.enter_context(self.points.bound(axis, value, before=loop.before))
                 offset = offset + loop.index * self._pitch(number)
-            if whole:
-                with self.points.counting(0, whole, self.lanes) as start:
+            if vectorized:
+                with self.points.counting(0, vectorized, self.lanes) as start:
                     self._vector(start, self.lanes, offset)
-            if whole < length:
-                self._vector(code.constant(whole), length - whole, offset)
+            if vectorized < length:
+                self._vector(code.constant(vectorized), length - vectorized, offset)
 
     def _vector(self, start: Value, width: int, offset: Value) -> None:
         """Copies one vector of `width` lanes."""
@@ -117,15 +117,15 @@ class TransposedImageCopy(ImageCopy):
     def _block(self, first: Value, count: int, start: Value, width: int, target: Value) -> None:
         """Copies `count` pairs along the last side."""
         code = self.points.code
-        found: list[Value] = []
+        rows: list[Value] = []
         for number in range(count):
             position = first + 2 * number
             both = (self._read(one, start, width) for one in (position, position + 1))
-            found.append(pairs.zipped(code, *both))
+            rows.append(pairs.zipped(code, *both))
         for lane in range(0, width, count):
             present = min(count, width - lane)
             picks = [lane + min(number, present - 1) for number in range(count)]
-            square = [code.shuffle(one, None, picks) for one in found]
+            square = [code.shuffle(one, None, picks) for one in rows]
             for number, values in enumerate(transposed(code, square)[:present]):
                 skipped = (lane + number) * self._pitch(self.along)
                 address = code.offset(code.offset(target, first, "i16"), skipped, "i16")

@@ -48,15 +48,15 @@ class ImplicitGemm(WindowWriter):
         """Writes `block(table, thread, batch, outer, start)`: all tiles, each with its epilogue."""
         image, is_amx = self._image, self._schedule.amx
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
-        own = self._context.own(code)
-        sums = code.offset(own, sums_at, "i8")
+        memory = self._context.own(code)
+        sums = code.offset(memory, sums_at, "i8")
         end = outer + self._schedule.images
         strides, skipped = image.layout(block)
         along = [strides[axis] for axis in image.positions]
         loops = self._loops([(axis.extent, strides[axis]) for axis in self._step.k])
         with points.bound(self._batch, batch):
             if not image.is_direct:
-                self._copy_images(points, block, outer, end, start, own)
+                self._copy_images(points, block, outer, end, start, memory)
             for kind, panel, number, n_start in self._over_panels(points):
                 right = self._right(code, number)
                 with points.loop(self._outer, start=outer, stop=end) as loop:
@@ -65,7 +65,7 @@ class ImplicitGemm(WindowWriter):
                         left = code.offset(left, start * along[0], self._of_left)
                     else:
                         past = (loop.index - outer) * image.size(block)
-                        left = code.offset(own, past, self._of_left)
+                        left = code.offset(memory, past, self._of_left)
                         left = code.offset(left, skipped, self._of_left)
                     for size, firsts in self._over_tiles(code, block):
                         at = address(code, left, zip(firsts, along, strict=True), self._of_left)

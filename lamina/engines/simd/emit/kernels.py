@@ -1,7 +1,7 @@
 """The kernels of a program: functions for its steps, and the arguments of each step's calls.
 
 Steps of one signature share their functions. The table of addresses has a section for each step:
-the addresses of workspaces, then those of the step's buffers.
+the addresses of workspaces, then of the step's buffers.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class KernelCall:
     """A kernel, as one step calls it.
 
     Attributes:
-        function: its name.
+        function: the name of the function.
         section: the number of its section in the table of addresses.
         reads, writes: the buffers that it uses.
-        slices: how threads share its work items.
+        slices: the threads' shares of its work items.
         step: the number of the step, or of the step before which it packs an operand.
     """
 
@@ -83,18 +83,18 @@ Written = TypeVar("Written", bound=Module)
 class WrittenProgram(Generic[Written]):
     """The kernels of a program, and their calls.
 
-    The type of the module is that of the language.
+    The language determines the type of the module.
 
     Attributes:
-        schedule: how the steps are run.
-        module: with the functions.
+        schedule: the decisions on how the steps are run.
+        module: the module with the functions.
         workspaces: the memory that the functions need while they run.
         load: the calls that run once after the parameters were changed.
         calls: the calls of each run of the program.
         loops: the repeated ranges of `calls`.
-        sections: of the table of addresses: the names of the buffers in each.
-        workspace_offsets: by name, the offset of each prepacked operand, and of each buffer that a
-            step requested, in the shared workspaces.
+        sections: the names of the buffers in each section of the table of addresses.
+        workspace_offsets: the offset of each prepacked operand, and of each buffer that a step
+            requested, in the shared workspaces, by name.
         kept: the bytes of operands that are packed at load and are in memory of their own.
     """
 
@@ -126,15 +126,15 @@ def write_kernels(
 
     Args:
         program: the program.
-        processor: for which it is written.
-        module: receives the functions.
-        addresses: of buffers and workspaces, in the module's language.
-        schedule: how each step is run; by default `decide` makes one.
+        processor: the processor for which it is written.
+        module: the module that receives the functions.
+        addresses: the addresses of buffers and workspaces, in the module's language.
+        schedule: the decisions on how each step is run; by default `decide` makes them.
         only: the number of the one step, if not all are written.
-        alignment: of workspaces, in bytes.
-        block_bytes: no workspace crosses a multiple of it; None if they may.
+        alignment: the alignment of workspaces, in bytes.
+        block_bytes: a size whose multiples no workspace crosses; None if they may.
         keeps_apart: whether operands that are packed at load are in memory of their own.
-        whole_vectors: as in `Context`.
+        whole_vectors: the field of `Context`.
     """
     signatures = Signatures(program)
     schedule = schedule or decide(program, processor, signatures=signatures)
@@ -164,10 +164,11 @@ class _Writer:
     def write(self, only: int | None) -> None:
         program, written, schedule = self.program, self.written, self.written.schedule
         # The largest come first, because smaller ones then fit between them.
-        for one in sorted(schedule.prepackings, key=lambda one: -one.bytes):
-            if one.name not in written.kept:
-                offset = written.workspaces.allocate(one.name, one.bytes, range(*one.needed))
-                written.workspace_offsets[one.name] = offset
+        for packing in sorted(schedule.prepackings, key=lambda one: -one.bytes):
+            if packing.name not in written.kept:
+                needed = range(*packing.needed)
+                offset = written.workspaces.allocate(packing.name, packing.bytes, needed)
+                written.workspace_offsets[packing.name] = offset
         if only is not None:
             scheduled = schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
@@ -179,14 +180,14 @@ class _Writer:
             repeat = program.repeated(number)
             is_written = only in (None, number)
             before = [pair for pair in packings if is_written and pair[0].before == number]
-            for one, shares in before:
-                if one.iteration is None:
-                    self._prepacking(number, one, shares)
+            for packing, shares in before:
+                if packing.iteration is None:
+                    self._prepacking(number, packing, shares)
             if repeat is not None and repeat.first == number:
                 first_call = len(written.calls)
-            for one, shares in before:
-                if one.iteration is not None:
-                    self._prepacking(number, one, shares)
+            for packing, shares in before:
+                if packing.iteration is not None:
+                    self._prepacking(number, packing, shares)
             if is_written and not isinstance(step, FusedSum):
                 axis = repeat.axis if repeat is not None else None
                 sums = column_sums.get(number, [])
@@ -195,19 +196,19 @@ class _Writer:
                 last = len(written.calls)
                 written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))
 
-    def _prepacking(self, number: int, one: Prepacking, shares: Slices) -> None:
+    def _prepacking(self, number: int, packing: Prepacking, shares: Slices) -> None:
         """Packs an operand before a step."""
-        step = self.program.steps[one.users[0]]
+        step = self.program.steps[packing.users[0]]
         assert isinstance(step, Contraction)
-        signed = self.signatures.of([right_alone(step)], one.packed, one.iteration)
+        signed = self.signatures.of([right_alone(step)], packing.packed, packing.iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             (numbered,) = steps
             assert isinstance(numbered, Contraction)
-            return [emit_prepacking(context, one.name, one.packed, numbered)]
+            return [emit_prepacking(context, packing.name, packing.packed, numbered)]
 
-        calls = self._calls(number, signed, [shares], one, write)
-        if one.at_load:
+        calls = self._calls(number, signed, [shares], packing, write)
+        if packing.at_load:
             self.written.load += calls
         else:
             self.written.calls += calls
@@ -254,9 +255,9 @@ class _Writer:
     ) -> list[KernelCall]:
         """The calls of a signature's kernels, with a new section of the address table.
 
-        The number is that of the step, or of the step before which an operand is packed. The
-        signature names the used buffers by numbers. The kernels pack the prepacked operand, or use
-        it packed. `write` writes those of a new signature's steps.
+        `number` is the step, or the step before which an operand is packed. The signature names the
+        used buffers by numbers. The kernels pack the prepacked operand, or use it packed. `write`
+        writes the kernels of a new signature's steps.
         """
         written, (signature, used) = self.written, signed
         if signature not in self.known:

@@ -61,7 +61,7 @@ class MergeSort:
     the same time, and neither half can use up a run. A choice between two keys is a select, not a
     jump.
 
-    The merge from both ends is that of quadsort (van den Hoven,
+    The merge from both ends comes from quadsort (van den Hoven,
     https://github.com/scandum/quadsort).
     """
 
@@ -74,9 +74,9 @@ class MergeSort:
         copies = 2 if self._merges else 1
         keys = whole_lines(copies * self._length * Type(self._key).bytes)
         context.workspaces.need_own(keys + copies * self._length * Type(self._position).bytes)
-        own = context.own(self._code)
-        self._keys = self._code.offset(own, 0, "i8")
-        self._positions = self._code.offset(own, keys, "i8")
+        memory = context.own(self._code)
+        self._keys = self._code.offset(memory, 0, "i8")
+        self._positions = self._code.offset(memory, keys, "i8")
 
     def write(self) -> None:
         if not self._sort.axis.extent:
@@ -147,7 +147,7 @@ class MergeSort:
         final = target + width + width - 1
         opened = code.begin_loop(0, width, 1, ends, most=self._length // 2)
         left, right, left_end, right_end = opened.carried
-        # Of equal keys, that of the left run is the lower one.
+        # Of equal keys, the key of the left run is the lower one.
         is_right = self._is_right_lower(left, right)
         source = code.select(is_right, right, left)
         self._write(target + opened.index, *self._read(source))

@@ -25,14 +25,14 @@ def over_tiles(
 ) -> Iterator[tuple[tuple[int, int], list[Value]]]:
     """Opens a loop over tiles; yields each size of a tile with its first coordinates."""
     sizes = tiles.sizes
-    _, whole = sizes[0]
+    _, full_tiles = sizes[0]
     with code.loop(begin, end) as loop:
         number, firsts = _firsts(code, tiles, loop.index, range(sum(len(one) for _, one in sizes)))
         if len(sizes) == 1:
             yield sizes[0][0], firsts
         else:
             for (size, _), condition in zip(sizes, ("slt", "eq"), strict=True):
-                with code.when(code.compare(condition, number, whole.stop)):
+                with code.when(code.compare(condition, number, full_tiles.stop)):
                     yield size, firsts
 
 

@@ -70,12 +70,12 @@ class RightPanelWriter:
             count = present
         # The last pair of an odd K has one number only.
         is_last = start.is_integer(self.matrix.k_steps - count)
-        whole = count - int(self.matrix.paired and self.matrix.k.extent % 2 == 1 and is_last)
-        done = whole - whole % self.panel.lanes if self.packing.transposed else 0
+        full = count - int(self.matrix.paired and self.matrix.k.extent % 2 == 1 and is_last)
+        done = full - full % self.panel.lanes if self.packing.transposed else 0
         if done:
             self._transpose(start, done)
-        if done < whole:
-            with self._code.loop(start + done, start + whole) as loop:
+        if done < full:
+            with self._code.loop(start + done, start + full) as loop:
                 k_offset = (loop.index - start) * self.panel.width
                 target = self._code.offset(self.target, k_offset, self.matrix.element)
                 if self.matrix.paired:
@@ -83,9 +83,9 @@ class RightPanelWriter:
                 else:
                     with self.points.bound(self.matrix.k, loop.index, before=loop.before):
                         self._pack_k(self.matrix.right, target)
-        if whole < count:
-            number = start + whole
-            target = self._code.offset(self.target, whole * self.panel.width, self.matrix.element)
+        if full < count:
+            number = start + full
+            target = self._code.offset(self.target, full * self.panel.width, self.matrix.element)
             self._pack_pair(number, target, single=True)
 
     def write_zeros(self, first: int, last: int) -> None:
@@ -105,7 +105,7 @@ class RightPanelWriter:
     ) -> None:
         """Packs the columns of the panel at a pair of k; a `single` k is paired with zeros."""
         read = partial(pairs.numbers, self.points, self.matrix.right)
-        found = pairs.at_both(
+        both = pairs.at_both(
             self.points,
             self.matrix.k,
             number,
@@ -113,7 +113,7 @@ class RightPanelWriter:
             single=single,
             before=before,
         )
-        for vector, halves in enumerate(zip(*found, strict=True)):
+        for vector, halves in enumerate(zip(*both, strict=True)):
             self._store(vector, pairs.zipped(self._code, *halves), target)
 
     def _pack_k(self, view: Scalar, target: Value) -> None:
@@ -218,8 +218,8 @@ class _Reading:
         value = from_memory(code, code.load(address, vector), self.view.dtypes[0])
         if self.paired and self.view.dtypes == (float32, bfloat16):
             return pairs.neighbours(code, value)
-        for one in self.view.conversions:
-            value = conversion(code, one, value)
+        for operation in self.view.conversions:
+            value = conversion(code, operation, value)
         return pairs.neighbours(code, value) if self.paired else value
 
 
@@ -275,10 +275,10 @@ def write_pack_left(context: Context, name: str, matrix: Matrix, tile_m: int) ->
     """
     full, rest = divmod(matrix.m.extent, tile_m)
     count, size = full + bool(rest), matrix.k_steps * tile_m
-    with _left_parts(context, name, matrix, count, size) as (points, whole, item, number):
+    with _left_parts(context, name, matrix, count, size) as (points, packed, item, number):
         code = points.code
         m_start = number * tile_m
-        target = code.offset(whole, item * size, matrix.element)
+        target = code.offset(packed, item * size, matrix.element)
         for condition, present in (("slt", tile_m * bool(full)), ("eq", rest)):
             if present:
                 with (
@@ -299,11 +299,11 @@ def _left_parts(
     points = context.begin(name, ITEM_RANGE_PARAMETERS, {one.buffer for one in loads(matrix.left)})
     *_, first, last = points.code.parameters
     context.need_shared(matrix.batch.extent * count * size * Type(matrix.element).bytes)
-    whole = context.address(points.code, context.SHARED)
+    packed = context.address(points.code, context.SHARED)
     with points.code.loop(first, last) as loop:
         batch, number = loop.index // count, loop.index % count
         with points.bound(matrix.batch, batch):
-            yield points, whole, loop.index, number
+            yield points, packed, loop.index, number
 
 
 def _write_left_tile(
@@ -323,13 +323,13 @@ def _write_left_tile(
         with points.loop(matrix.k) as loop:
             store(vector(), loop.index)
         return
-    whole, single = divmod(matrix.k.extent, 2)
-    if whole:
-        with code.loop(0, whole) as loop:
+    full_pairs, single = divmod(matrix.k.extent, 2)
+    if full_pairs:
+        with code.loop(0, full_pairs) as loop:
             both = pairs.at_both(points, matrix.k, loop.index, vector, before=loop.before)
             store(pairs.zipped(code, *both), loop.index)
     if single:
-        last = code.constant(whole)
+        last = code.constant(full_pairs)
         store(pairs.zipped(code, *pairs.at_both(points, matrix.k, last, vector, single=True)), last)
 
 
@@ -345,7 +345,7 @@ def write_left_along_k(
     length = lanes * (2 if matrix.paired else 1)
     full, rest = divmod(matrix.k.extent, length)
     count = matrix.m.extent
-    with _left_parts(context, name, matrix, count, stride) as (points, whole, item, m):
+    with _left_parts(context, name, matrix, count, stride) as (points, packed, item, m):
         code = points.code
 
         def vector() -> Value:
@@ -355,7 +355,7 @@ def write_left_along_k(
             wide = value.type.lanes + value.type.lanes % 2
             return pairs.neighbours(code, code.padded(value, wide, 0))
 
-        target = code.offset(whole, item * stride, matrix.element)
+        target = code.offset(packed, item * stride, matrix.element)
         with points.bound(matrix.m, m):
             if full:
                 with points.loop(matrix.k, lanes=length) as loop:

@@ -34,12 +34,12 @@ def at_both(
     before: BasicBlock | None = None,
 ) -> list[Read]:
     """What `read` gives at both k of a pair along an axis, or at the first if it is `single`."""
-    found: list[Read] = []
+    values: list[Read] = []
     k = number * 2
     for offset in (0,) if single else (0, 1):
         with points.bound(axis, k + offset, before=before):
-            found.append(read())
-    return found
+            values.append(read())
+    return values
 
 
 def zipped(code: Builder, first: Value, second: Value | None = None) -> Value:

@@ -64,20 +64,20 @@ def _pack_rounded(
 ) -> None:
     """Packs a panel in the order of memory as floats, and rounds them to pairs of bfloat16."""
     code, panel = right.points.code, right.panel
-    own, k, width = context.own(code), floats.k.extent, panel.width
+    memory, k, width = context.own(code), floats.k.extent, panel.width
     context.workspaces.need_own(k * width * Type("float").bytes)
     of_floats = replace(right, matrix=floats)
-    replace(of_floats, target=own).write_all(k)
+    replace(of_floats, target=memory).write_all(k)
     with code.loop(0, k // 2) as loop:
         vector = Type("float", panel.lanes)
-        source = code.offset(own, loop.index * (2 * width), "float")
+        source = code.offset(memory, loop.index * (2 * width), "float")
         to = code.offset(right.target, loop.index * width, "i32")
         for first in range(0, width, panel.lanes):
-            found = [
+            both = [
                 code.load(code.offset(source, number * width + first, "float"), vector)
                 for number in (0, 1)
             ]
-            code.store(pairs.zipped(code, *found), code.offset(to, first, "i32"))
+            code.store(pairs.zipped(code, *both), code.offset(to, first, "i32"))
     of_floats.write_zeros(k // 2, packed.k)
 
 
@@ -86,14 +86,14 @@ def _pack_transformed(context: Context, packed: PackedWeights, right: RightPanel
     code, panel, taps = right.points.code, right.panel, packed.taps
     dtype = right.matrix.step.dtype
     context.workspaces.need_own(packed.unpacked * packed.panels.width * dtype.itemsize)
-    own = context.own(code)
-    replace(right, target=own).write_all(packed.unpacked)
+    memory = context.own(code)
+    replace(right, target=memory).write_all(packed.unpacked)
     first, width = taps[0], panel.width
     strides = (taps[packed.filtering.window] - first, taps[1] - first, packed.pitch)
     # Padding columns are zeros and do not count.
     numbers = (*(stride * width for stride in strides), packed.channels, (1 << panel.n) - 1)
     transform = _emit_transform(context.module, panel, packed.filtering, element(dtype))
-    source = code.offset(own, first * width, element(dtype))
+    source = code.offset(memory, first * width, element(dtype))
     code.call_void(transform, source, right.target, *numbers)
 
 
@@ -119,14 +119,14 @@ def _emit_transform(module: Module, panel: Panel, filtering: Filtering, kind: st
     here = code.offset(target, loop.index * panel.width, kind)
     # For each vector of the panel, a vector with 1 in columns with a zero weight, otherwise 0.
     with_zeros: list[Value] = []
-    for number, found in enumerate(loop.carried):
+    for number, has_zero in enumerate(loop.carried):
         skipped = number * panel.lanes
         loaded: list[Value] = []
         for row, column in product(range(window), repeat=2):
             weight = address(code, source, [(row, down), (column, right)], kind)
             loaded.append(code.load(code.offset(weight, skipped, kind), vector))
-            found = code.select(loaded[-1].equals(none), 1, found)
-        with_zeros.append(found)
+            has_zero = code.select(loaded[-1].equals(none), 1, has_zero)
+        with_zeros.append(has_zero)
         rows = along_both(code, filtering.weight_transform, listed(loaded, window))
         store_square(code, rows, here, matrix, skipped)
     some = nonzero_n(code, panel, code.end_loop(loop, with_zeros))

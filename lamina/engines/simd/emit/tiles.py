@@ -35,15 +35,15 @@ class Tile:
     Attributes:
         left: the offset of each row of the left operand.
         sums: the offset of each row of the sums, which are contiguous along N.
-        vectors: of a row.
-        lanes: of a vector.
-        last_lanes: of the last vector; fewer lanes are faster on processors that split wide vectors
-            into narrow ones.
-        element: `"float"` or `"double"`.
-        loops: over k, outermost first, as (extent, stride in the left operand). With extent 0 the
-            caller passes the extent. In the right operand all k are one run.
-        right_stride: along K of the right operand, which is contiguous along N.
-        unrolled: the innermost loop is unrolled if its extent is known and at most this.
+        vectors: the vectors of a row.
+        lanes: the lanes of a vector.
+        last_lanes: the lanes of the last vector; fewer lanes are faster on processors that split
+            wide vectors into narrow ones.
+        element: the type `"float"` or `"double"`.
+        loops: the loops over k, outermost first, as (extent, stride in the left operand). With
+            extent 0 the caller passes the extent. In the right operand all k are one run.
+        right_stride: the stride along K of the right operand, which is contiguous along N.
+        unrolled: the largest extent of an innermost loop that is unrolled, if the extent is known.
         fresh: whether sums begin at zero; otherwise the products are added to the sums in memory.
         prefetch: the prefetch distance of the left operand; 0 for no prefetch.
         paired: whether operands are pairs of bfloat16 along k. A pair counts as one k, and in the
@@ -96,12 +96,12 @@ class Dots:
 
     Attributes:
         m, n: the rows and columns of the tile.
-        lanes: of a vector, which runs along K.
-        element: `"float"` or `"double"`.
+        lanes: the lanes of a vector, which runs along K.
+        element: the type `"float"` or `"double"`.
         k: the extent of K.
-        m_stride, n_stride: elements between two rows of the left operand, and between two columns
-            of the right one.
-        width: elements between two rows of the sums.
+        m_stride, n_stride: the elements between two rows of the left operand, and between two
+            columns of the right one.
+        width: the elements between two rows of the sums.
         paired: whether operands are bfloat16, multiplied in pairs along K. `k` counts pairs then,
             and the strides count bfloat16.
     """
@@ -134,12 +134,12 @@ def emit_dots(module: Module, tile: Dots) -> str:
 
     def vectors(base: Value, count: int, stride: int, k_start: Value, lanes: int) -> list[Value]:
         """`lanes` k of each row of the left operand, or of each column of the right one."""
-        found: list[Value] = []
+        loaded: list[Value] = []
         for number in range(count):
             source = code.offset(code.offset(base, k_start, element), number * stride, step)
             vector = code.load(source, Type(element, lanes), Type(step).bytes)
-            found.append(code.padded(vector, tile.lanes, 0))
-        return found
+            loaded.append(code.padded(vector, tile.lanes, 0))
+        return loaded
 
     def added(k_start: Value, lanes: int, totals: Carried) -> Carried:
         """The sums with the products of `lanes` more k."""
@@ -191,8 +191,8 @@ def call_tile(
 ) -> None:
     """Calls the micro-kernel of a tile; a long K is added up in pieces.
 
-    `iterations` are those of the outermost loop; by default its extent, which then is a constant in
-    the micro-kernel.
+    `iterations` counts the outermost loop; by default it is the loop's extent, a constant in the
+    micro-kernel.
     """
     (extent, left_step), *deeper = tile.loops
     k = size_of([one for one, _ in deeper])
@@ -247,16 +247,16 @@ def emit_tile(module: Module, tile: Tile) -> str:
             right_step = right_step * (tile.loops[number][0] or counts[number])
         if 0 < extent <= tile.unrolled and depth == len(tile.loops) - 1:
             for iteration in range(extent):
-                one = code.offset(left, iteration * left_step, tile.of_left)
-                another = advanced(right, code.constant(iteration), right_step)
-                totals = over(depth + 1, one, another, totals)
+                left_here = code.offset(left, iteration * left_step, tile.of_left)
+                right_here = advanced(right, code.constant(iteration), right_step)
+                totals = over(depth + 1, left_here, right_here, totals)
             return totals
         loop = code.begin_loop(0, counts.get(depth) or code.constant(extent), 1, totals)
-        one = code.offset(left, loop.index * left_step, tile.of_left)
+        left_here = code.offset(left, loop.index * left_step, tile.of_left)
         if tile.prefetch and depth == len(tile.loops) - 1:
-            _prefetch(code, tile, code.offset(one, tile.prefetch, tile.of_left), loop.index)
-        another = advanced(right, loop.index, right_step)
-        return code.end_loop(loop, over(depth + 1, one, another, loop.carried))
+            _prefetch(code, tile, code.offset(left_here, tile.prefetch, tile.of_left), loop.index)
+        right_here = advanced(right, loop.index, right_step)
+        return code.end_loop(loop, over(depth + 1, left_here, right_here, loop.carried))
 
     totals = over(0, left, right, starts)
     for (target, vector), total in zip(targets, totals, strict=True):

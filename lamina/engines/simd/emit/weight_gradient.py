@@ -162,7 +162,7 @@ class WeightGradient(WindowWriter):
         image = self._image
         points, code, given = self._begin(name, "batch outer start n_start low high", "sums")
         batch, outer, start, n_start, low, high, sums = given
-        own = self._context.own(code)
+        memory = self._context.own(code)
         run = self._positions_of_run // self._per_step
         strides, skipped = image.layout(block)
         end = outer + self._schedule.images
@@ -174,10 +174,10 @@ class WeightGradient(WindowWriter):
                 left = code.offset(left, start * strides[image.positions[0]], self._of_left)
                 image_stride = outer_stride(self._windowed) or 0
             else:
-                self._copy_images(points, block, outer, end, start, own)
-                left, image_stride = code.offset(own, skipped, self._of_left), image.size(block)
+                self._copy_images(points, block, outer, end, start, memory)
+                left, image_stride = code.offset(memory, skipped, self._of_left), image.size(block)
             count = self._schedule.images * block * run
-            right, right_stride = self._right_of_chunk(points, panel, own, n_start, first, count)
+            right, right_stride = self._right_of_chunk(points, panel, memory, n_start, first, count)
         inner = [(axis.extent, strides[axis]) for axis in image.positions[1:]]
         around = (self._schedule.images, image_stride), (block, strides[image.positions[0]])
         loops = self._loops([*around, *inner])
@@ -211,7 +211,7 @@ class WeightGradient(WindowWriter):
         return moves, tuple(start - starts[0] + past for start in starts for past in inner)
 
     def _right_of_chunk(
-        self, points: Points, panel: Panel, own: Value, n_start: Value, first: Value, count: int
+        self, points: Points, panel: Panel, memory: Value, n_start: Value, first: Value, count: int
     ) -> tuple[Value, int]:
         """The address of `count` k of a panel, packed if necessary, and their stride."""
         code, matrix, schedule = points.code, self._matrix, self._schedule
@@ -223,7 +223,7 @@ class WeightGradient(WindowWriter):
             moves = [(first, plain.k_stride), (n_start, 1)]
             return address(code, right, moves, self._element), plain.k_stride
         assert schedule.packing is not None
-        right = code.offset(own, self._right_offset, "i8")
+        right = code.offset(memory, self._right_offset, "i8")
         packed = RightPanelWriter(points, matrix, schedule.packing, panel, n_start, right)
         packed.write_some(first, count)
         return right, panel.width

@@ -82,7 +82,7 @@ class TransformedTiles(WindowWriter):
         strides, _ = self._image.layout(positions)
         down, right = (strides[axis] for axis in self._image.positions)
         rest = self._channels % lanes
-        whole = self._channels - rest
+        vectorized = self._channels - rest
         with points.loop(self._outer, start=outer, stop=end) as loop:
             past = loop.index - outer
             image = code.offset(copied, past * self._image.size(positions), self._element)
@@ -94,7 +94,7 @@ class TransformedTiles(WindowWriter):
                 source = address(code, image, moves, self._element)
                 tile = rows.index * self._wide + columns.index
                 target = code.offset(tiles, tile * self._channels, self._element)
-                for first, count, wide in ((0, whole, lanes), (whole, rest, rest)):
+                for first, count, wide in ((0, vectorized, lanes), (vectorized, rest, rest)):
                     if count:
                         ends = [code.offset(one, first, self._element) for one in (source, target)]
                         vector = Type(self._element, wide)
@@ -125,14 +125,14 @@ class TransformedTiles(WindowWriter):
             left, right, sums = (
                 code.offset(one.start, pairs.index * one.stride, self._element) for one in operands
             )
-            whole, rest = divmod(m, tile_m)
-            with code.loop(0, whole) as loop:
+            full_tiles, rest = divmod(m, tile_m)
+            with code.loop(0, full_tiles) as loop:
                 at = code.offset(left, loop.index * (tile_m * stride), self._element)
                 to = code.offset(sums, loop.index * (tile_m * panel.width), self._element)
                 call_tile(code, tile, at, right, to)
             if rest:
-                at = code.offset(left, whole * tile_m * stride, self._element)
-                to = code.offset(sums, whole * tile_m * panel.width, self._element)
+                at = code.offset(left, full_tiles * tile_m * stride, self._element)
+                to = code.offset(sums, full_tiles * tile_m * panel.width, self._element)
                 last = replace(tile, left=tile.left[:rest], sums=tile.sums[:rest])
                 call_tile(code, last, at, right, to)
 
@@ -170,8 +170,8 @@ class WinogradForward(TransformedTiles):
             sizes += [each // self._channels + lanes, positions + lanes, images * block]
         offsets = self._own_offsets(sizes)
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
-        own = self._context.own(code)
-        starts = [code.offset(own, at, self._element) for at in offsets]
+        memory = self._context.own(code)
+        starts = [code.offset(memory, at, self._element) for at in offsets]
         # The last three are of i32, which are not 0 for each position of an image that is not zero,
         # each result position whose window is not zero, and each row of tiles with a zero window.
         (copied, inputs, products, out), looked_for = starts[:4], starts[4:]
@@ -185,9 +185,9 @@ class WinogradForward(TransformedTiles):
             with code.loop(0, images) as loop:
                 image = code.offset(copied, loop.index * each, self._element)
                 window = code.offset(windows, loop.index * (rows * columns), "i32")
-                found = code.offset(rows_with_zeros, loop.index * block, "i32")
+                with_zeros = code.offset(rows_with_zeros, loop.index * block, "i32")
                 numbers = (rows, columns, self._channels - rest)
-                code.call_void(function, image, seen, window, found, *numbers)
+                code.call_void(function, image, seen, window, with_zeros, *numbers)
         strides, _ = self._image.layout(rows)
         steps = [strides[axis] for axis in self._image.positions]
         packed = self._schedule.prepacked
@@ -214,8 +214,8 @@ class WinogradForward(TransformedTiles):
                     code.call_void(function, source, words, out, *numbers)
                 if looked_for:
                     _, windows, rows_with_zeros = looked_for
-                    found = code.load(code.offset(rows_with_zeros, number, "i32"), I32)
-                    with code.when(found.differs(0)):
+                    has_zero_window = code.load(code.offset(rows_with_zeros, number, "i32"), I32)
+                    with code.when(has_zero_window.differs(0)):
                         here = code.offset(windows, number * row, "i32")
                         code.call_void(emit_cleared_windows(code.module, *kinds), here, out, row)
                 first = (start + loop.index) * self._tile

@@ -143,8 +143,8 @@ class WinogradWeightGradient(TransformedTiles):
         image = self._chunks.images * self._image.size(self._tile * block)
         sizes = (self._own_sums, image, self._products * inputs, self._products * factors)
         _, *offsets = self._own_offsets(sizes)
-        own = self._context.own(code)
-        starts = [code.offset(own, at, self._element) for at in offsets]
+        memory = self._context.own(code)
+        starts = [code.offset(memory, at, self._element) for at in offsets]
         return starts[0], Matrices(starts[1], inputs), Matrices(starts[2], factors)
 
     def _transform_right(
@@ -156,7 +156,7 @@ class WinogradWeightGradient(TransformedTiles):
         n_start: Value,
         factors: Matrices,
     ) -> None:
-        """Transforms the tiles of the right operand, as `_transform_chunk` those of images."""
+        """Transforms the tiles of the right operand, as `_transform_chunk` transforms images."""
         code, view, (high, wide) = points.code, self._right_view(), self._image.positions
         outer, start = at
         with points.loop(self._outer, start=outer, stop=outer + self._chunks.images) as outers:
@@ -184,11 +184,11 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _right_view(self) -> Scalar:
         """The right operand over whole tiles, with zeros past its last position."""
-        whole = {axis: tiled(axis, self._tile) for axis in self._step.k[-2:]}
+        tiles = {axis: tiled(axis, self._tile) for axis in self._step.k[-2:]}
         _, of_outer = flattened(self._image.outer, self._outer.name)
-        change = Rewrite(of_outer | {axis: axis_index(one) for axis, one in whole.items()})
+        change = Rewrite(of_outer | {axis: axis_index(one) for axis, one in tiles.items()})
         bounds = tuple(
-            Bound(axis_index(axis), 0, axis.extent) for axis, one in whole.items() if one != axis
+            Bound(axis_index(axis), 0, axis.extent) for axis, one in tiles.items() if one != axis
         )
         within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
         return change.scalar(within.scalar(self._step.right))
@@ -225,8 +225,8 @@ class WinogradWeightGradient(TransformedTiles):
         (channels,) = (axis for axis in self._step.m if axis not in elements)
         pitches = [window * panel.width, panel.width, 0]
         self._write_epilogue(kind, panel, [*elements, channels], pitches)
-        whole, rest = divmod(self._all_channels, lanes)
-        sizes = [("whole", lanes, "slt")] if whole else []
+        full_vectors, rest = divmod(self._all_channels, lanes)
+        sizes = [("whole", lanes, "slt")] if full_vectors else []
         sizes += [("rest", rest, "eq")] if rest else []
         for label, present, _ in sizes:
             narrowing, along = f"{self._name}_{kind}_{label}_zeros", (channels, present)
@@ -236,8 +236,8 @@ class WinogradWeightGradient(TransformedTiles):
         numbers = "batch panel number"
         _, code, given = self._begin(f"{kind}_gradients", numbers, "sums", frozenset())
         batch, number, vector, sums = given
-        own = self._context.own(code)
-        gradients, found, words = (code.offset(own, at, self._element) for at in offsets)
+        memory = self._context.own(code)
+        gradients, nonzero, words = (code.offset(memory, at, self._element) for at in offsets)
         n_start = number * self._panels.width
         first = vector * lanes
         last = code.minimum(first + lanes, self._all_channels)
@@ -255,12 +255,12 @@ class WinogradWeightGradient(TransformedTiles):
             starts = (row * panel.width for row in range(window**2))
             at = (code.offset(target, start, self._element) for start in starts)
             rows = [panel_vectors(code, panel, self._element, start) for start in at]
-            code.store(nonzero_n_of_any(code, panel, rows), code.offset(found, past, "i32"))
+            code.store(nonzero_n_of_any(code, panel, rows), code.offset(nonzero, past, "i32"))
         # For each element of the windows as many words as the vector has channels, contiguous.
         count = last - first
         for label, present, condition in sizes:
-            with code.when(code.compare(condition, vector, whole)):
-                seen = code.load(found, Type("i32", present))
+            with code.when(code.compare(condition, vector, full_vectors)):
+                seen = code.load(nonzero, Type("i32", present))
                 for element_ in range(window**2):
                     code.store(seen, code.offset(words, element_ * present, "i32"))
                 operands = (code.parameters[0], batch, first, n_start, words)

@@ -66,7 +66,7 @@ def clear(code: Builder, panel: Panel, start: Value, vectors: Sequence[Value], w
 
 
 def nonzero_n_of_any(code: Builder, panel: Panel, several: Sequence[Sequence[Value]]) -> Value:
-    """A word with a bit for each column of a panel in which one of several rows is not zero."""
+    """A word with a bit for each column of a panel: whether any of several rows is not zero."""
     vectors: list[Value] = []
     for vectors_of_n in zip(*several, strict=True):
         kind = vectors_of_n[0].type
@@ -217,7 +217,7 @@ def emit_zero_windows(
         return name
     names = parameters("inputs seen windows found", "rows columns channels")
     code = module.function(name, names)
-    inputs, seen, windows, found, rows, columns, channels = code.parameters
+    inputs, seen, windows, rows_with_zeros, rows, columns, channels = code.parameters
     margin = filtering.window - 1
     pitch = columns + margin
     count = (rows + margin) * pitch
@@ -243,7 +243,7 @@ def emit_zero_windows(
         are_zero = code.bits(window.equals(0), "i32")
         (some,) = code.end_loop(column, [column.carried[0] | are_zero])
         (some,) = code.end_loop(within, [some])
-        code.store(some, code.offset(found, tiles.index, "i32"))
+        code.store(some, code.offset(rows_with_zeros, tiles.index, "i32"))
     return name
 
 
@@ -255,13 +255,13 @@ def _nonzero_input(
     loop = code.begin_loop(0, channels, lanes, [code.constant(0, vector)])
     loaded = code.load(code.offset(start, loop.index, kind), vector)
     (bits,) = code.end_loop(loop, [loop.carried[0] | loaded])
-    found = [bits]
+    vectors = [bits]
     if rest:
-        found.append(code.load(code.offset(start, channels, kind), vector.wide(rest)))
+        vectors.append(code.load(code.offset(start, channels, kind), vector.wide(rest)))
     words: list[Value] = []
-    for one in found:
+    for lane_bits in vectors:
         # A sign bit alone does not count.
-        is_set = code.any_of(one & ((1 << (one.type.bits - 1)) - 1))
+        is_set = code.any_of(lane_bits & ((1 << (lane_bits.type.bits - 1)) - 1))
         words.append(code.convert("zext", is_set, "i32"))
     return words[0] if len(words) == 1 else words[0] | words[1]
 
