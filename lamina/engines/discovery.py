@@ -19,8 +19,8 @@ class _Kind:
     """Engines of one kind.
 
     Attributes:
-        open: opens the engine of a name, which begins with the name of the kind: `"opencl:1"`.
-        devices: lists the devices on which it can run; raises EngineError if there is none.
+        open: a function that opens the engine of a name. The name begins with the kind: `opencl:1`.
+        devices: a function that lists its devices; raises EngineError if there is none.
         has_devices: whether a name may select one of several devices.
     """
 

@@ -27,14 +27,14 @@ class Device:
         description: the name of the processor; for a device with a driver also its platform and
             the driver's version.
         memory_bytes: the memory that programs can use on it.
-        problem: why it cannot be used, or "".
-        remedy: what to do about the problem, a sentence.
-        self_test: "passed", "failed" or "not run yet"; "" if the engine has no self-test.
-        notes: faults of the driver that Lamina works around.
-        name: of the device alone.
+        problem: the reason why it cannot be used, or "".
+        remedy: a sentence that says what to do about the problem.
+        self_test: the result, "passed", "failed" or "not run yet"; "" if there is no self-test.
+        notes: the faults of the driver that Lamina works around.
+        name: the name of the device alone.
         platform: the software that offers the device.
         driver: the version of the driver.
-        version: of the standard that the driver implements.
+        version: the version of the standard that the driver implements.
         largest_allocation_bytes: the limit of one allocation; None if there is none.
         local_memory_bytes: the memory that a work group shares.
         compute_units: the number of threads, or of processors in a GPU, that run at the same time.
@@ -70,8 +70,8 @@ class Peaks:
     """The measured peaks of a device.
 
     Attributes:
-        operations: floating-point operations a second; a multiply-add counts as two.
-        bytes: bytes a second between main memory and the processor.
+        operations: the floating-point operations a second; a multiply-add counts as two.
+        bytes: the bytes a second between main memory and the processor.
     """
 
     operations: float
@@ -83,9 +83,9 @@ class Candidate:
     """A schedule of a step that was run on the device.
 
     Attributes:
-        schedule: its text.
-        seconds: of a run of the step; None if it failed, or was not run.
-        problem: why it failed, or "".
+        schedule: the text of the schedule.
+        seconds: the seconds of a run of the step; None if it failed, or was not run.
+        problem: the reason why it failed, or "".
         expected: the seconds by the cost model; None if it has none for the schedule.
     """
 
@@ -119,7 +119,7 @@ class Changes:
 
     Attributes:
         count: the changes that have begun.
-        completed: equal to `count`, unless a change is going on or was interrupted by a signal.
+        completed: the ended changes: `count`, unless one is going on or was stopped by a signal.
     """
 
     __slots__ = ("completed", "count")
@@ -179,7 +179,7 @@ class Staging(Protocol):
 
     Attributes:
         arrays: the bytes of each array that has any.
-        memories: to which they are copied.
+        memories: the memories to which they are copied.
     """
 
     @property
@@ -207,8 +207,8 @@ class Bound:
     Attributes:
         inputs: an array for every buffer of kind input, to be filled before a run.
         outputs: the results of a run, by name; the next run overwrites them.
-        run: runs the program once, and returns when it is done.
-        changes: counts the changes of all parameters and states that it reads.
+        run: the function that runs the program once, and returns when it is done.
+        changes: the counter of changes of all parameters and states that it reads.
     """
 
     inputs: tuple[Array, ...]
@@ -246,7 +246,7 @@ class Executable(Protocol):
         Args:
             resident: a data set on the device for every buffer of kind input, with the examples
                 along the first axis.
-            rows: int64 (runs, batch): the indices of the examples of each run.
+            rows: the indices of the examples of each run, int64 (runs, batch).
             recorded: the outputs whose values are returned.
 
         Returns:
@@ -368,10 +368,10 @@ class Engine(Protocol):
         Args:
             program: the program to compile.
             memories: the memory of every buffer of kind parameter and state.
-            arena: shared with other programs that never run at the same time; by default a new
-                one.
+            arena: the arena, shared with other programs that never run at the same time; by default
+                a new one.
             timed: whether every step is timed, which makes the program slower.
-            schedule: how its steps are run, as this engine's generator of kernels states it;
+            schedule: the schedules of its steps, as this engine's generator of kernels states them;
                 decided by default.
 
         Raises:
@@ -397,7 +397,7 @@ class Engine(Protocol):
         ...
 
     def needs(self, program: Program) -> tuple[Need, ...]:
-        """The memory that is counted before a program is compiled, besides that of `memories`.
+        """The memory that is counted before a program is compiled, besides `memories`.
 
         An engine may have to write the program's kernels for it.
         """
@@ -413,7 +413,7 @@ class Engine(Protocol):
         None for an engine whose speed they do not limit.
 
         Args:
-            dtype: of the operands of products.
+            dtype: the dtype of the operands of products.
             tf32: whether they are rounded to TF32, on a device that has instructions for it.
         """
         return None

@@ -26,8 +26,8 @@ class HostMemory:
     """An array that starts at a cache line, unless it is the caller's.
 
     Args:
-        shape, dtype: of the array.
-        changes: counts the writes to this memory and to others.
+        shape, dtype: the shape and dtype of the array.
+        changes: the counter of writes to this memory and to others.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class HostEngine(Engine):
     """The part of an engine that is equal for all engines in host memory.
 
     Attributes:
-        changes: counts the writes to the memories of the engine.
+        changes: the counter of writes to the memories of the engine.
     """
 
     changes: Changes | None = None

@@ -134,5 +134,5 @@ def _windows_memory() -> tuple[int | None, int | None]:
     status.length = ctypes.sizeof(Status)
     if library is None or not library.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None, None
-    found: Any = status
-    return int(found.bytes0), int(found.bytes1)
+    filled: Any = status
+    return int(filled.bytes0), int(filled.bytes1)

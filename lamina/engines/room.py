@@ -71,10 +71,10 @@ def require_room(
     Args:
         subject: the subject of the error's sentence, with its verb: `"this model needs"`.
         needs: the bill.
-        ask: returns the available bytes; None if that is not known.
+        ask: a function that gives the available bytes; None if they are not known.
         where: the engine.
-        advice: what to do if there is not enough.
-        reused: allocated bytes that are reused.
+        advice: a sentence that says what to do if there is not enough.
+        reused: the allocated bytes that are reused.
         most: the limit of one allocation (`Target.largest_block_bytes`), in bytes; None for none.
 
     Raises:

@@ -41,8 +41,8 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
     keys = {
         name: key_of(("cuda", one, architecture, *OPTIONS, version)) for name, one in texts.items()
     }
-    found = {name: find(key) for name, key in keys.items()}
-    missing = [name for name, code in found.items() if code is None]
+    machine_code = {name: find(key) for name, key in keys.items()}
+    missing = [name for name, code in machine_code.items() if code is None]
     # The longest one would end last if it began last.
     missing.sort(key=lambda name: len(texts[name]), reverse=True)
 
@@ -51,8 +51,8 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
         codes = pool.map(compile_, map(texts.__getitem__, missing))
         for name, code in zip(missing, codes, strict=True):
             keep(keys[name], code)
-            found[name] = code
-    return {name: code for name, code in found.items() if code is not None}
+            machine_code[name] = code
+    return {name: code for name, code in machine_code.items() if code is not None}
 
 
 def programs_of(text: str) -> dict[str, str]:
@@ -66,15 +66,15 @@ def programs_of(text: str) -> dict[str, str]:
     head = text[: begins[0]] if begins else ""
     called = {one[1]: one[0] for one in _CALLED.finditer(head)}
 
-    def program(own: str) -> str:
-        needed, left = set[str](), [own]
+    def program(kernel: str) -> str:
+        needed, left = set[str](), [kernel]
         while left:
-            one = left.pop()
-            found = {name for name in called.keys() - needed if f"{name}(" in one}
-            needed.update(found)
-            left += (called[name] for name in found)
+            source = left.pop()
+            functions = {name for name in called.keys() - needed if f"{name}(" in source}
+            needed.update(functions)
+            left += (called[name] for name in functions)
         kept = _CALLED.sub(lambda one: one[0] if one[1] in needed else "", head)
-        return f"{kept}{own.rstrip()}\n"
+        return f"{kept}{kernel.rstrip()}\n"
 
     return {
         one[1]: program(text[begin:end])

@@ -27,7 +27,7 @@ class CudaError(Exception):
     """A function of CUDA has failed.
 
     Attributes:
-        function: its name.
+        function: the name of the function.
         status: the name of its status, `"CUDA_ERROR_OUT_OF_MEMORY"`.
     """
 
@@ -127,9 +127,9 @@ def cuda() -> Cuda:
     Raises:
         EngineError: if a package is missing, or the driver.
     """
-    found = made_of(*packages(), cublaslt_library, missing_packages)
+    api = made_of(*packages(), cublaslt_library, missing_packages)
     try:
-        found.driver.cuInit(0)
+        api.driver.cuInit(0)
     except CudaError as error:
         if error.status == "CUDA_ERROR_NO_DEVICE":
             raise no_device(str(error)) from error
@@ -139,5 +139,5 @@ def cuda() -> Cuda:
         if "cuGetProcAddress" in str(error):
             lacking = "one that cannot tell which functions it has (cuGetProcAddress_v2)"
             raise too_old(lacking) from error
-        raise no_library(error, found.missing()) from None
-    return found
+        raise no_library(error, api.missing()) from None
+    return api

@@ -1,4 +1,4 @@
-"""Launches as a CUDA graph, which one call replays."""
+"""Launches as a CUDA graph that a single call replays."""
 
 from __future__ import annotations
 

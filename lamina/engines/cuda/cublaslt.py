@@ -1,6 +1,6 @@
 """Products of matrices by cuBLASLt: descriptors, algorithms, and calls.
 
-Sections in quotation marks are those of Nvidia's documentation of cuBLAS. Products have the compute
+Sections in quotation marks are from Nvidia's documentation of cuBLAS. Products have the compute
 type CUBLAS_COMPUTE_32F: float32 is multiplied and added up as such, and never rounded to TF32;
 floats of 16 bits are multiplied exactly, and added up in float32 ("cublasComputeType_t"). Factors
 that are stored rounded to TF32 have CUBLAS_COMPUTE_32F_FAST_TF32, which does not change them.
@@ -101,8 +101,8 @@ class CublasLt:
     ) -> Callable[[Addresses, int, int], None]:
         """The function that enqueues a product with a bias at this address, which may be 0.
 
-        It is given the addresses, that of the workspace, aligned to 256 bytes or 0 for none, and
-        the stream.
+        Its arguments are the addresses, the address of the workspace, aligned to 256 bytes or 0 for
+        none, and the stream.
         """
         described = _Description(self._calls, product, bias)
         data = lt.AlgorithmData(*algorithm.data)
@@ -153,16 +153,16 @@ class CublasLt:
                     raise
                 return
         usable = (one for one in results[: count.value] if one.state == 0)
-        for number, one in enumerate(usable):
-            yield Algorithm(number, tuple(one.algorithm), one.workspace_bytes)
+        for number, result in enumerate(usable):
+            yield Algorithm(number, tuple(result.algorithm), result.workspace_bytes)
 
 
 @final
 class _Description:
     """The descriptors of a product, destroyed with the last reference or by `destroy`.
 
-    The layouts are those of the left, the right, what is added, and the result. The last two are
-    the same one if their matrices have the same layout.
+    The layouts describe the left, the right, the added matrix and the result. The last two are one
+    object if their matrices have the same layout.
     """
 
     def __init__(self, calls: LibraryCalls, product: MatrixProduct, bias: int) -> None:

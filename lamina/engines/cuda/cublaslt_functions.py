@@ -1,6 +1,6 @@
 """The functions of the library cuBLASLt that the engine calls, and the numbers that they take.
 
-They are those of Nvidia's header `cublasLt.h`. A constant has its name there, without `CUBLASLT_`.
+They are from Nvidia's header `cublasLt.h`. A constant has its name there, without `CUBLASLT_`.
 All functions but the last two return a status. Addresses, handles and descriptors are numbers; what
 a function returns through a pointer it writes to an address.
 """
@@ -48,7 +48,7 @@ class HeuristicResult(ctypes.Structure):
     ]
 
 
-# The parameters of each function. Enumerations are those of C, ints.
+# The parameters of each function. Enumerations are ints.
 _POINTER, _INT, _SIZE = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 _SET_ATTRIBUTE = _POINTER, _INT, _POINTER, _SIZE
 FUNCTIONS: dict[str, tuple[type[Any], ...]] = {

@@ -34,9 +34,9 @@ class Found:
     """A device that was found, whether or not it can be used.
 
     Attributes:
-        record: its description.
+        record: the description of the device.
         handle: the driver's object.
-        capability: its compute capability, (8, 0).
+        capability: the compute capability, (8, 0).
     """
 
     record: Device
@@ -113,9 +113,9 @@ def _problem(
 ) -> tuple[str, str]:
     """Why a device cannot be used, and what to do about it; "" and "" if it can."""
     if capability < LEAST_CAPABILITY:
-        least, found = (".".join(map(str, one)) for one in (LEAST_CAPABILITY, capability))
+        required, provided = (".".join(map(str, one)) for one in (LEAST_CAPABILITY, capability))
         return (
-            f"needs compute capability {least}, the device has {found}",
+            f"needs compute capability {required}, the device has {provided}",
             "Use the opencl engine, which runs on older GPUs.",
         )
     # CU_COMPUTEMODE_PROHIBITED
@@ -137,11 +137,11 @@ def attribute(api: Cuda, handle: Any, name: str) -> int:
     )
 
 
-def chosen(name: str, found: Sequence[Found]) -> Found:
+def chosen(name: str, devices: Sequence[Found]) -> Found:
     """The device of a name, among the found devices: `"cuda"`, `"cuda:1"`, or `"cuda:a100"`."""
     return chosen_device(
         name,
-        found,
+        devices,
         language="CUDA",
         text_of=lambda record: record.name,
         nearest=lambda _, rows: next((row.engine for row in rows if not row.problem), ""),

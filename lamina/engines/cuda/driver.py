@@ -34,8 +34,8 @@ from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 _LAUNCH_CLOCKS = 2400
 # The work items of a group, if a kernel does not ask for a size.
 GROUP = 128
-# All memory that the driver allocates is aligned to it. Vectors of 16 bytes need that of their
-# buffers, and accesses are fastest if warps read whole sectors.
+# All memory that the driver allocates is aligned to it. Vectors of 16 bytes need aligned buffers,
+# and accesses are fastest if warps read whole sectors.
 _ALIGNMENT_BYTES = 256
 # The shared memory that kernels can declare as arrays of a fixed size.
 _STATIC_SHARED_BYTES = 48 << 10
@@ -252,18 +252,18 @@ class CudaDriver:
 
     words = CUDA
 
-    def __init__(self, api: Cuda, found: Found) -> None:
+    def __init__(self, api: Cuda, device: Found) -> None:
         own_process.require()
-        self._api, self._found = api, found
-        self.record = found.record
+        self._api, self._device = api, device
+        self.record = device.record
         self.allocated = Allocated()
         # The handles of events that nothing refers to, without a clock and with one.
         self.spare_events: tuple[list[Any], list[Any]] = [], []
         with self._failures("opening the device"):
-            assert found.record.memory_bytes is not None
-            asked = partial(attribute, api, found.handle)
-            self.traits = traits_of(asked, found.record.memory_bytes)
-            self._context = api.driver.cuDevicePrimaryCtxRetain(found.handle)
+            assert device.record.memory_bytes is not None
+            asked = partial(attribute, api, device.handle)
+            self.traits = traits_of(asked, device.record.memory_bytes)
+            self._context = api.driver.cuDevicePrimaryCtxRetain(device.handle)
             self._queue = _Queue(self)
             # Made when they are needed, by one thread.
             self._uploads: _Queue | None = None
@@ -274,9 +274,9 @@ class CudaDriver:
 
     @contextmanager
     def current(self) -> Generator[Any]:
-        """Inside, the device's context is that of the thread; yields the functions of the driver.
+        """Inside, the device's context is the thread's; yields the functions of the driver.
 
-        Other libraries may have made another one current, which is so again afterwards.
+        A context that another library has made current is current again afterwards.
         """
         calls, entered = self._api.driver, _entered.__dict__.setdefault("drivers", [])
         if entered and entered[-1] is self:
@@ -305,7 +305,7 @@ class CudaDriver:
 
     @contextmanager
     def errors(self, doing: str, *facts: tuple[str, str]) -> Generator[None]:
-        """Turns failures into errors; inside, the device's context is that of the thread."""
+        """Turns failures into errors; inside, the device's context is the thread's."""
         with self._failures(doing, *facts), ExitStack() as stack:
             if not own_process.was_forked:
                 stack.enter_context(self.current())
@@ -382,7 +382,7 @@ class CudaDriver:
 
     def build(self, text: str) -> _Module:
         with self.errors("building a program"):
-            codes = build(self._api, self._found.capability, text)
+            codes = build(self._api, self._device.capability, text)
             module = _Module()
             with self.current() as calls:
                 for name, code in codes.items():
@@ -420,7 +420,7 @@ class CudaDriver:
         """The library on this device; the context is current."""
         with self._making:
             if self._cublaslt is None:
-                self._cublaslt = CublasLt(self._api.cublaslt, self._found.capability)
+                self._cublaslt = CublasLt(self._api.cublaslt, self._device.capability)
             return self._cublaslt
 
     def library_version(self) -> int:
@@ -437,7 +437,7 @@ class CudaDriver:
     ) -> _Product:
         """A call of cuBLASLt with its arguments, which is launched as a kernel is.
 
-        The buffers are those of the left, the right, the result, the bias, what is added, and the
+        The buffers are the left, the right, the result, the bias, the added matrix, and the
         workspace.
 
         Raises:
@@ -521,14 +521,14 @@ class CudaDriver:
         Only a kernel of ours that follows another one begins early: whether a library's kernel
         waits for all earlier ones is not known.
         """
-        overlaps = self._found.capability >= _OVERLAPPING
+        overlaps = self._device.capability >= _OVERLAPPING
         before: _Kernel | _Product | _Event | None = None
-        for one, number in row:
-            enqueue = one.enqueue
-            if overlaps and isinstance(one, _Kernel) and isinstance(before, _Kernel):
-                enqueue = one.enqueue_early
+        for launch, number in row:
+            enqueue = launch.enqueue
+            if overlaps and isinstance(launch, _Kernel) and isinstance(before, _Kernel):
+                enqueue = launch.enqueue_early
             yield partial(enqueue, calls, number=number)
-            before = one
+            before = launch
 
 
 def traits_of(asked: Callable[[str], int], memory_bytes: int) -> Traits:

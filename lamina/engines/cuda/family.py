@@ -48,17 +48,17 @@ class CudaFamily(GpuFamily):
         """The steps that cuBLASLt is expected to run fastest, by their numbers."""
         signatures = Signatures(program)
         # Equal steps are decided once.
-        known: dict[Step, LibrarySchedule | None] = {}
-        found: dict[int, StepSchedule] = {}
+        decisions: dict[Step, LibrarySchedule | None] = {}
+        schedules: dict[int, StepSchedule] = {}
         for number, step in enumerate(program.steps):
             (equal,), _ = signatures.numbered(step)
-            if equal not in known:
+            if equal not in decisions:
                 proposed = self.library(equal) if is_large(equal) else ()
-                known[equal] = proposed[0] if proposed else None
-            decided = known[equal]
+                decisions[equal] = proposed[0] if proposed else None
+            decided = decisions[equal]
             if decided is not None:
-                found[number] = decided
-        return found
+                schedules[number] = decided
+        return schedules
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
@@ -71,10 +71,10 @@ class CudaFamily(GpuFamily):
         There is one for each algorithm that the library proposes, in its order, and none if the
         step is no plain product.
         """
-        found = product_of(step)
-        if found is None:
+        parts = product_of(step)
+        if parts is None:
             return ()
-        product, loop = found
+        product, loop = parts
         epilogue = None
         if loop is not None:
             epilogue = point_schedule(loop, position_bits(step, self.target), self.traits)
@@ -89,12 +89,12 @@ def product_of(step: Step) -> tuple[MatrixProduct, Loop | None] | None:
     """
     if not isinstance(step, Contraction):
         return None
-    whole = plain_product(step)
-    if whole is not None:
-        return whole.product, None
+    plain = plain_product(step)
+    if plain is not None:
+        return plain.product, None
     sums, loop = without_epilogue(step, StepWorkspaces(step.name))
-    found = plain_product(sums)
-    return None if found is None else (found.product, loop)
+    plain = plain_product(sums)
+    return None if plain is None else (plain.product, loop)
 
 
 def is_large(step: Step) -> bool:

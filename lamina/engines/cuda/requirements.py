@@ -64,7 +64,7 @@ _KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def packages() -> tuple[Any, Any]:
-    """The modules of `cuda-bindings`: the functions of the driver, and those of NVRTC.
+    """The modules of `cuda-bindings` with the functions of the driver and of NVRTC.
 
     Raises:
         EngineError: with the package to install.
@@ -74,9 +74,9 @@ def packages() -> tuple[Any, Any]:
         driver = importlib.import_module("cuda.bindings.driver")
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
     except ImportError as error:
-        found = _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")
+        installed = _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")
         advice = f"{INSTALL} It also needs Nvidia's driver, but no CUDA toolkit."
-        raise no_package("cuda-bindings", found, advice) from error
+        raise no_package("cuda-bindings", installed, advice) from error
     return driver, nvrtc
 
 

@@ -35,7 +35,7 @@ class InterpreterEngine(HostEngine):
             run, which exposes reads of unwritten memory. The points of steps are run in an
             adversarial order, which exposes points that depend on each other. A run takes several
             times as long; a program that keeps the rules gives the same bits.
-        target: of the programs that are compiled for it; it can run programs for any target.
+        target: the target of programs compiled for it; it can run programs for any target.
     """
 
     def __init__(self, *, poison: bool = False, target: Target = DEFAULT_TARGET) -> None:

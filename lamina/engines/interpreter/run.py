@@ -63,8 +63,8 @@ class Adversary:
     """Assigns the points of a step to workers.
 
     Attributes:
-        generator: draws the worker of each point.
-        axes: those along which workers may be split: the step's own, and inner axes of its writes.
+        generator: the source of the worker of each point.
+        axes: the axes along which workers may be split: the step's, and inner axes of its writes.
     """
 
     generator: np.random.Generator
@@ -76,9 +76,9 @@ class _WorkerPoints:
     """The points of one worker.
 
     Attributes:
-        axes: those along which workers are split, the step's own ones first.
-        mask: over these axes, whether a point is the worker's; of extent 1 if all points are.
-        adversary: has assigned the points; None if points run in order.
+        axes: the axes along which workers are split, the step's own axes first.
+        mask: whether each point over these axes is the worker's; of extent 1 if all points are.
+        adversary: the adversary that assigned the points; None if points run in order.
     """
 
     axes: tuple[Axis, ...]
@@ -108,11 +108,11 @@ def run_step(
     adversary: Adversary | None = None,
 ) -> None:
     """Runs one step, on a flat array for each buffer; an adversary makes the order adversarial."""
-    own = step.axes
+    axes = step.axes
     # If points run in order, there is one worker.
-    workers = [_WorkerPoints(own, np.ones((1,) * len(own), bool), None)]
+    workers = [_WorkerPoints(axes, np.ones((1,) * len(axes), bool), None)]
     if adversary is not None:
-        axes = (*own, *(axis for axis in adversary.axes if axis not in own and axis.extent))
+        axes = (*axes, *(axis for axis in adversary.axes if axis not in axes and axis.extent))
         workers = [_WorkerPoints(axes, mask, adversary) for mask in _chunks(axes, adversary)]
     with np.errstate(all="ignore"):
         for worker in workers:
@@ -144,14 +144,14 @@ def _run_loop(loop: Loop, buffers: Flat, iteration: Iteration, worker: _WorkerPo
         if isinstance(stage, Reduce):
             locals_[stage.local] = _reduced(stage, points_over(*stage.axes), outer)
         elif isinstance(stage, Write):
-            own = worker.of_stage(outer, stage.axes)
+            mask = worker.of_stage(outer, stage.axes)
             for inner in _chunks(stage.axes, None if stage.sequential else worker.adversary):
-                _store(stage.stores, points_over(*stage.axes), own & inner)
+                _store(stage.stores, points_over(*stage.axes), mask & inner)
         elif isinstance(stage, SegmentSum):
             locals_[stage.local] = _segment_sum(stage, points_over(stage.axis), points_over())
         else:
-            own = worker.of_stage(outer, (stage.axis,))
-            _scan_or_sort(stage, points_over(stage.axis), own)
+            mask = worker.of_stage(outer, (stage.axis,))
+            _scan_or_sort(stage, points_over(stage.axis), mask)
 
 
 def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mask: Array) -> None:
@@ -163,7 +163,7 @@ def _run_contraction(step: Contraction, buffers: Flat, iteration: Iteration, mas
 
 
 def _product(left: Array, right: Array, groups: Sequence[tuple[Axis, ...]], dtype: DType) -> Array:
-    """The sums over k of left[b, m, k] * right[b, k, n]; the groups are those of b, m, n and k."""
+    """The sums over k of left[b, m, k] * right[b, k, n]; the groups are b, m, n and k."""
     b, m, n, k = (size_of([axis.extent for axis in group]) for group in groups)
     left, right = left.reshape(b, m, k), right.reshape(b, k, n)
     product = np.zeros((b, m, n), np.float64 if dtype.is_float else dtype.numpy)
@@ -189,12 +189,12 @@ def _run_chain(step: Chain, buffers: Flat, iteration: Iteration, mask: Array) ->
         points = points_over(*step.axes, *stage.axes)
         locals_[stage.local] = _reduced(stage, points, len(step.axes))
     _store(step.stores, points_over(*step.axes), mask)
-    for one in step.sums:
-        weights = points_over(*step.axes, *k).everywhere(one.weight)
-        right = points_over(*batch, *k, *one.n).everywhere(one.right)
-        locals_[one.result] = _product(weights, right, (batch, m, one.n, k), one.dtype)
-        own = mask.reshape(mask.shape + (1,) * len(one.n))
-        _store(one.stores, points_over(*step.axes, *one.n), own)
+    for total in step.sums:
+        weights = points_over(*step.axes, *k).everywhere(total.weight)
+        right = points_over(*batch, *k, *total.n).everywhere(total.right)
+        locals_[total.result] = _product(weights, right, (batch, m, total.n, k), total.dtype)
+        sum_mask = mask.reshape(mask.shape + (1,) * len(total.n))
+        _store(total.stores, points_over(*step.axes, *total.n), sum_mask)
 
 
 def _reduced(stage: Reduce, points: _Points, outer: int) -> Array:

@@ -2,8 +2,8 @@
 
 The extension cl_khr_command_buffer of OpenCL. pyopencl does not wrap it, so its functions are
 called by ctypes, with the handles of pyopencl's objects. Functions of the extension have changed
-between its versions, so only those of `_VERSIONS` are used. The functions called here are the same
-in all of them.
+between its versions, so only `_VERSIONS` are used. The functions called here are the same in all of
+them.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ class CommandBuffers:
         made = CommandBuffer(partial(self._enqueue, 0, None, handle, 0, None, None), launches)
         made.when_released(self._release, handle)
         for kernel, number in launches:
-            own = kernel.handle.int_ptr
+            kernel_handle = kernel.handle.int_ptr
             if number is not None:
-                own = self._numbered(kernel, number, made)
+                kernel_handle = self._numbered(kernel, number, made)
             size, group = ((ctypes.c_size_t * 1)(*one) for one in (kernel.size, kernel.group))
             code = self._launch(
-                *(handle, None, None, own, 1, None, size, group), *(0, None, None, None)
+                *(handle, None, None, kernel_handle, 1, None, size, group), *(0, None, None, None)
             )
             require_success(code, "clCommandNDRangeKernelKHR")
         require_success(self._finalize(handle), "clFinalizeCommandBufferKHR")
@@ -122,17 +122,17 @@ class CommandBuffers:
         """
         program, name = kernel.handle.program.int_ptr, kernel.handle.function_name
         status = ctypes.c_int()
-        own: int | None = self._create_kernel(program, name.encode(), ctypes.byref(status))
-        if own is None:
+        handle: int | None = self._create_kernel(program, name.encode(), ctypes.byref(status))
+        if handle is None:
             raise failed(status.value, "clCreateKernel")
-        made.when_released(self._release_kernel, own)
+        made.when_released(self._release_kernel, handle)
         blocks = [None if one is None else one.int_ptr for one in kernel.blocks]
         numbers = (*kernel.numbers, number)
         arguments = (*map(ctypes.c_void_p, blocks), *map(ctypes.c_int32, numbers))
-        for position, one in enumerate(arguments):
-            code = self._set_argument(own, position, ctypes.sizeof(one), ctypes.byref(one))
+        for position, value in enumerate(arguments):
+            code = self._set_argument(handle, position, ctypes.sizeof(value), ctypes.byref(value))
             require_success(code, "clSetKernelArg")
-        return own
+        return handle
 
 
 @final
@@ -178,10 +178,10 @@ def command_buffers(device: cl.Device) -> CommandBuffers | None:
 def _command_buffers(device: cl.Device) -> CommandBuffers | None:
     """The functions of the extension; None if it has other limits."""
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    found = function("clGetExtensionFunctionAddressForPlatform", pointer, pointer, ctypes.c_char_p)
+    lookup = function("clGetExtensionFunctionAddressForPlatform", pointer, pointer, ctypes.c_char_p)
     types = (pointer, ctypes.c_uint, size, pointer, pointer)
     information = function("clGetDeviceInfo", ctypes.c_int, *types)
-    if found is None or information is None:
+    if lookup is None or information is None:
         return None
 
     def property_of(name: int) -> int:
@@ -196,19 +196,19 @@ def _command_buffers(device: cl.Device) -> CommandBuffers | None:
         return None
 
     def address(name: str) -> int:
-        own: int | None = found(device.platform.int_ptr, name.encode())
-        if own is None:
+        entry_point: int | None = lookup(device.platform.int_ptr, name.encode())
+        if entry_point is None:
             raise failed(cl.status_code.INVALID_VALUE, name)
-        return own
+        return entry_point
 
     return CommandBuffers(address)
 
 
 def _has_known_version(device: cl.Device) -> bool:
     try:
-        found = {one.name: one.version for one in device.extensions_with_version}
+        versions = {one.name: one.version for one in device.extensions_with_version}
     except cl.Error:
         return False  # Before OpenCL 3.0 devices do not say.
-    version = found.get(_NAME, 0)
+    version = versions.get(_NAME, 0)
     least, end = _VERSIONS
     return least <= (version >> 22, version >> 12 & 0x3FF) < end

@@ -29,7 +29,7 @@ class Found:
     """A device that was found, whether or not it can be used.
 
     Attributes:
-        record: its description.
+        record: the description of the device.
         handle: the driver's object; None for a driver that fails to list its devices.
     """
 
@@ -37,11 +37,11 @@ class Found:
     handle: cl.Device | None
 
 
-def chosen(name: str, found: Sequence[Found]) -> Found:
+def chosen(name: str, devices: Sequence[Found]) -> Found:
     """The device of that name, among the found devices."""
     return chosen_device(
         name,
-        found,
+        devices,
         language="OpenCL",
         text_of=lambda record: record.description,
         nearest=_nearest,
@@ -49,15 +49,15 @@ def chosen(name: str, found: Sequence[Found]) -> Found:
     )
 
 
-def _nearest(wanted: str, rows: Sequence[Device]) -> str:
-    """The name of a usable device that is similar to a wanted number or text; "" for none."""
+def _nearest(text: str, rows: Sequence[Device]) -> str:
+    """The name of a usable device that is similar to a number or text; "" for none."""
     usable = [row for row in rows if not row.problem]
-    if wanted.isdecimal() and usable:
+    if text.isdecimal() and usable:
         return min(
-            usable, key=lambda row: abs(int(row.engine.partition(":")[2]) - int(wanted))
+            usable, key=lambda row: abs(int(row.engine.partition(":")[2]) - int(text))
         ).engine
     texts = " ".join(row.description for row in usable).lower()
-    near = nearest(wanted, re.findall(r"[a-z][a-z0-9]+", texts))
+    near = nearest(text, re.findall(r"[a-z][a-z0-9]+", texts))
     return f"opencl:{near}" if near else ""
 
 
@@ -87,32 +87,32 @@ def _found() -> tuple[Found, ...]:
     hidden: list[tuple[str, str, str]] = []
     for platform in platforms:
         try:
-            own = platform.get_devices()
+            available = platform.get_devices()
         except cl.Error as error:
             # This error code means that a platform has no device.
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 broken.append((platform.name, f"the driver fails: {status_text(error)}", _UPDATE))
                 continue
-            own = []
-        handles += own
-        if not own and platform.name == RUSTICL:
+            available = []
+        handles += available
+        if not available and platform.name == RUSTICL:
             hidden.append((platform.name, "Mesa's driver shows no device", RUSTICL_ADVICE))
     if not handles and not broken:
         names = [one.name for one in platforms]
         raise no_device(f"drivers without one: {', '.join(names)}", names)
     kinds = cl.device_type
     handles.sort(key=lambda one: (not one.type & kinds.GPU, bool(one.type & kinds.CPU)))
-    found = [Found(_record(number, handle), handle) for number, handle in enumerate(handles)]
+    devices = [Found(_record(number, handle), handle) for number, handle in enumerate(handles)]
     for number, (name, problem, remedy) in enumerate((*broken, *hidden), len(handles)):
-        found.append(Found(Device(f"opencl:{number}", name, None, problem, remedy), None))
-    return tuple(found)
+        devices.append(Found(Device(f"opencl:{number}", name, None, problem, remedy), None))
+    return tuple(devices)
 
 
-def _with_verdict(found: Found) -> Found:
+def _with_verdict(device: Found) -> Found:
     """The device with the verdict of its self-test, if there is one."""
-    handle, record = found.handle, found.record
+    handle, record = device.handle, device.record
     if handle is None or record.problem:
-        return found
+        return device
     verdict = verdict_of(handle)
     if verdict is None:
         return Found(replace(record, self_test="not run yet"), handle)
@@ -170,8 +170,8 @@ def has_float16(handle: cl.Device) -> bool:
 
 def _problem(handle: cl.Device) -> tuple[str, str]:
     """Why a device cannot be used, and what to do about it; "" and "" if it can."""
-    found = re.match(r"OpenCL (\d+)\.(\d+)", handle.version)
-    if found is None or (int(found[1]), int(found[2])) < _LEAST_VERSION:
+    version = re.match(r"OpenCL (\d+)\.(\d+)", handle.version)
+    if version is None or (int(version[1]), int(version[2])) < _LEAST_VERSION:
         return f"needs OpenCL 1.2, the driver has {handle.version.strip()}", _UPDATE
     if not handle.available:
         return (

@@ -137,29 +137,29 @@ class OpenClDriver:
         EngineError: if the driver does not open it.
     """
 
-    def __init__(self, found: Found, verdict: Verdict) -> None:
+    def __init__(self, device: Found, verdict: Verdict) -> None:
         own_process.require()
         faults = verdict.faults
         self._keeps_binaries = BINARIES not in faults
-        self.record = found.record
+        self.record = device.record
         self.allocated = Allocated()
         # `chosen` returns no device without a handle.
-        assert found.handle is not None
-        self._handle = found.handle
+        assert device.handle is not None
+        self._handle = device.handle
         with self.errors("opening the device"):
             self.traits = replace(
-                _traits(found.handle),
+                _traits(device.handle),
                 most_iterations=MOST_ITERATIONS if SHORT_LOOPS in faults else None,
-                has_float16=has_float16(found.handle) and HALF_TYPE not in faults,
+                has_float16=has_float16(device.handle) and HALF_TYPE not in faults,
             )
             half = None if HALF_FUNCTIONS in faults else OPENCL.half
             self.words = replace(OPENCL, half=NATIVE_HALF if self.traits.has_float16 else half)
-            self._context = cl.Context([found.handle])
+            self._context = cl.Context([device.handle])
             self._queue = _Queue(cl.CommandQueue(self._context))
             # Made when they are needed; the launches of the second are timed by the device.
             self._uploads: _Queue | None = None
             self._timing: _Queue | None = None
-            self._command_buffers = None if RECORDED in faults else command_buffers(found.handle)
+            self._command_buffers = None if RECORDED in faults else command_buffers(device.handle)
             self._has_timers = TIMERS not in faults
 
     @property
@@ -248,8 +248,8 @@ class OpenClDriver:
         # A null pointer has the offset 0.
         offsets = (0 if one is None else one.offset // OFFSET_BYTES for one in buffers)
         numbers = (*offsets, *numbers)
-        for position, one in enumerate(blocks):
-            handle.set_arg(position, one)
+        for position, block in enumerate(blocks):
+            handle.set_arg(position, block)
         for position, number in enumerate(numbers, len(blocks)):
             argument_setter(handle, position, number)()
         if not group:

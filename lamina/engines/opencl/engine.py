@@ -36,15 +36,15 @@ def open_device(name: str) -> OpenClDriver:
     """
     with _opening:
         while True:
-            found = chosen(name, found_devices())
-            assert found.handle is not None
-            if verdict_of(found.handle) is not None:
-                return _opened(found)
+            device = chosen(name, found_devices())
+            assert device.handle is not None
+            if verdict_of(device.handle) is not None:
+                return _opened(device)
             # Imported only here: later processes find the verdict on disk.
             from lamina.engines.opencl.selftest import run_selftest
 
             # A device that fails is not chosen again.
-            run_selftest(found)
+            run_selftest(device)
 
 
 @cache

@@ -2,8 +2,8 @@
 
 - *Side by side*: the calls of a phase, which do not depend on each other. Each work item does a
   share of the work of each call.
-- *In order*: calls of phases that take less time than a launch. One work item runs them one after
-  another, also those of a loop.
+- *In order*: calls of phases that take less time than a launch, also of phases in a loop. One work
+  item runs them one after another.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class PlannedLaunch:
 
     Attributes:
         first: the number of the first call.
-        calls: all of them.
+        calls: all calls.
         in_order: whether one work item runs them in order.
-        loops: those among them that the work item repeats.
+        loops: the ranges of calls that the work item repeats.
     """
 
     first: int
@@ -97,18 +97,18 @@ class LaunchPlan:
             loop = within.get(launch.first)
             return None if loop in launch.loops else loop
 
-        found: list[PlannedLaunch] = []
+        planned: list[PlannedLaunch] = []
         for phase in self._with_short_loops(phases, within, calls):
-            before = found[-1] if found else None
+            before = planned[-1] if planned else None
             if before is not None and before.in_order and phase.in_order:
                 merged = (*before.calls, *phase.calls)
                 is_together = repeat_around(before) == repeat_around(phase)
                 if is_together and self._fits(merged):
                     repeated = (*before.loops, *phase.loops)
-                    found[-1] = replace(before, calls=merged, loops=repeated)
+                    planned[-1] = replace(before, calls=merged, loops=repeated)
                     continue
-            found += self._split(phase)
-        return found
+            planned += self._split(phase)
+        return planned
 
     def _is_short(self, calls: Sequence[KernelCall]) -> bool:
         """Whether one work item runs a phase about as fast as a launch with all threads."""

@@ -65,12 +65,12 @@ def launches_of(
 
 def _loops_of(used: Sequence[int], loops: Sequence[RepeatedCalls]) -> list[RepeatedCalls]:
     """The loops of the calls that are used, by their numbers among those."""
-    found: list[RepeatedCalls] = []
+    renumbered: list[RepeatedCalls] = []
     for loop in loops:
         first, last = (bisect_left(used, one) for one in (loop.first, loop.last))
         if first < last:
-            found.append(RepeatedCalls(first, last, loop.iterations))
-    return found
+            renumbered.append(RepeatedCalls(first, last, loop.iterations))
+    return renumbered
 
 
 def _repeats_of(
@@ -92,17 +92,17 @@ def _workspaces(
     written: WrittenProgram[PieceModule], traits: Traits, launches: Sequence[Launch]
 ) -> Mapping[str, Workspace]:
     """The memory of work items in the first block, the shared workspaces in further ones."""
-    found: dict[str, Workspace] = {}
+    workspaces: dict[str, Workspace] = {}
     own_bytes = written.workspaces.thread_bytes
     if own_bytes:
         items = max((one.items for one in launches), default=1)
-        found[_OWN] = Workspace(0, items * own_bytes)
-    before = len(found)
+        workspaces[_OWN] = Workspace(0, items * own_bytes)
+    before = len(workspaces)
     for name, (start, end) in written.workspaces.extents.items():
         if end > start:
             block, offset = divmod(start, traits.block_bytes)
-            found[name] = Workspace(offset, end - start, before + block)
-    return found
+            workspaces[name] = Workspace(offset, end - start, before + block)
+    return workspaces
 
 
 def _padded(launch: Launch, count: int) -> Launch:
@@ -182,15 +182,15 @@ class _Writer:
         code = module.kernel(_KERNEL, buffers, [("number", I32), ("iteration", I32)])
         *given, number, iteration = code.parameters
         item = code.item()
-        # The first address of a table is that of the work item's own memory.
+        # The first address of a table is the work item's own memory.
         if self._own_bytes:
             skipped = code.multiply(item, constant(self._own_bytes, I64))
             given[0] = code.offset(given[0], skipped, "i8")
         elif given:
             given.insert(0, given[0])
         tables = _Tables(code, given, code.convert("zext", iteration, "i64"))
-        for case, one in self._cases.items():
-            with code.when(code.compare("eq", number, constant(one, I32))):
+        for case, case_number in self._cases.items():
+            with code.when(code.compare("eq", number, constant(case_number, I32))):
                 if case.in_order:
                     _write_in_order(code, case, tables)
                 else:
@@ -201,7 +201,7 @@ class _Writer:
 class _Tables:
     """Tables of addresses in the kernel: one of all buffers, and one for other calls.
 
-    The first address is the work item's own memory; those of the launch's buffers follow.
+    The first address is the work item's own memory; the launch's buffers follow.
     """
 
     def __init__(self, code: Function, addresses: Sequence[Value], iteration: Value) -> None:
@@ -210,11 +210,11 @@ class _Tables:
         code.set_addresses(self._all, addresses, iteration)
 
     def of(self, call: _CallInCase, iteration: Value | None = None) -> Value:
-        """The table for a call that follows; most calls use that of all buffers."""
+        """The table for a call that follows; most calls use the table of all buffers."""
         if iteration is None and call.arguments == tuple(range(len(call.arguments))):
             return self._all
-        own, *buffers = self._addresses
-        chosen = [own, *(buffers[number] for number in call.arguments)]
+        memory, *buffers = self._addresses
+        chosen = [memory, *(buffers[number] for number in call.arguments)]
         self._code.set_addresses(self._other, chosen, iteration or self._iteration)
         return self._other
 

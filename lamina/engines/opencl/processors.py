@@ -1,4 +1,4 @@
-"""The family of kernels for processors: those of the cpu engine, in OpenCL C."""
+"""The family of kernels for processors: the kernels of the cpu engine, in OpenCL C."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lamina.errors import EngineError
 
-# The names are those of Debian's packages.
+# The names of Debian's packages.
 _DRIVERS = (
     "a driver: for AMD mesa-opencl-icd, or ROCm; for Intel intel-opencl-icd; for Nvidia "
     "nvidia-opencl-icd; for ARM mesa-opencl-icd; for any processor pocl-opencl-icd. "
@@ -46,11 +46,11 @@ def require_package() -> None:
         ) from error
 
 
-def no_device(found: str, platforms: Sequence[str] = ()) -> EngineError:
+def no_device(description: str, platforms: Sequence[str] = ()) -> EngineError:
     """The error for a machine without OpenCL devices, whose drivers are described and named."""
     facts = [
         ("expected", "a driver, listed in /etc/OpenCL/vendors or named by OCL_ICD_VENDORS"),
-        ("found", found),
+        ("found", description),
     ]
     advice = f"Install {_DRIVERS}"
     # Drivers do not list GPUs whose device files this user may not open.

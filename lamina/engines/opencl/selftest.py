@@ -26,10 +26,10 @@ _ORDER = Fault("commands of a queue run in another order")
 _PARTS = Fault("a part of a block is at another location of it")
 
 
-def run_selftest(found: Found) -> Verdict:
+def run_selftest(device: Found) -> Verdict:
     """Tests a device, and remembers the verdict: on disk too, if the driver did not fail."""
     try:
-        driver = OpenClDriver(found, Verdict((BINARIES,)))
+        driver = OpenClDriver(device, Verdict((BINARIES,)))
         verdict, on_disk = Verdict(tuple(_faults_of(driver))), True
     except (EngineError, InternalError) as error:
         # The first message of the driver, or of its compiler, follows.
@@ -39,8 +39,8 @@ def run_selftest(found: Found) -> Verdict:
         # It may be for lack of memory, so later processes try again.
         verdict, on_disk = Verdict((Fault(text),)), False
     # `chosen` returns no device without a handle.
-    assert found.handle is not None
-    remember(found.handle, verdict, on_disk=on_disk)
+    assert device.handle is not None
+    remember(device.handle, verdict, on_disk=on_disk)
     return verdict
 
 
@@ -84,10 +84,10 @@ def _failed(checks: Sequence[Check], result: Array) -> Iterator[Fault]:
     """The faults whose checks have other results than expected."""
     start = 0
     for check in checks:
-        found = result[start : start + check.expected.size]
+        values = result[start : start + check.expected.size]
         start += check.expected.size
         # The bits of floats of one sign are ordered like the floats.
-        distance = np.maximum(found, check.expected) - np.minimum(found, check.expected)
+        distance = np.maximum(values, check.expected) - np.minimum(values, check.expected)
         if (distance > check.tolerance).any():
             yield check.fault
 
@@ -97,25 +97,25 @@ def _faults_of_queue(driver: OpenClDriver, module: cl.Program) -> Iterator[Fault
     size, offset = 4 * COUNT, driver.traits.alignment_bytes
     start = np.arange(COUNT, dtype="uint32")
     with driver.errors("the self-test of commands"):
-        one, other = (driver.allocate(size) for _ in range(2))
-        queue, expected, found = driver.queue, start, np.zeros_like(start)
-        queue.write(one, start)
-        update = driver.kernel(module, "update", [one, other], COUNT, numbered=True)
+        first, second = (driver.allocate(size) for _ in range(2))
+        queue, expected, read_back = driver.queue, start, np.zeros_like(start)
+        queue.write(first, start)
+        update = driver.kernel(module, "update", [first, second], COUNT, numbered=True)
         for number in range(_ROUNDS):
             queue.launch(update, number)
-            queue.copy(one, 0, other, size)
+            queue.copy(first, 0, second, size)
             expected = expected * 3 + number
-        queue.read(found, one)
-        if (found != expected).any():
+        queue.read(read_back, first)
+        if (read_back != expected).any():
             yield _ORDER
         # A kernel reads one part and writes the next, and a copy of that follows.
         content = np.zeros(2 * offset + 3 * size, "uint8")
-        whole = driver.allocate(content.nbytes)
-        parts = [driver.part(whole, offset + number * size) for number in range(3)]
+        block = driver.allocate(content.nbytes)
+        parts = [driver.part(block, offset + number * size) for number in range(3)]
         queue.write(parts[0], start)
         queue.launch(driver.kernel(module, "update", parts[:2], COUNT, numbered=True), 1)
         queue.copy(parts[2], 0, parts[1], size)
-        queue.read(content, whole)
+        queue.read(content, block)
     around, written = np.zeros(offset, "uint8"), (start * 3 + 1).view("uint8")
     if (content != np.concatenate([around, start.view("uint8"), written, written, around])).any():
         yield _PARTS
@@ -135,23 +135,23 @@ def _faults_of_halves(driver: OpenClDriver) -> Iterator[Fault]:
 def _records(driver: OpenClDriver, module: cl.Program) -> bool:
     """Whether recorded launches compute what they should, each with its own number."""
     start = np.arange(COUNT, dtype="uint32")
-    found, expected = np.zeros_like(start), start
+    read_back, expected = np.zeros_like(start), start
     try:
         with driver.errors("the self-test of recorded launches"):
-            one, other = (driver.allocate(start.nbytes) for _ in range(2))
-            driver.queue.write(one, start)
-            there = driver.kernel(module, "update", [one, other], COUNT, numbered=True)
-            back = driver.kernel(module, "update", [other, one], COUNT, numbered=True)
+            first, second = (driver.allocate(start.nbytes) for _ in range(2))
+            driver.queue.write(first, start)
+            there = driver.kernel(module, "update", [first, second], COUNT, numbered=True)
+            back = driver.kernel(module, "update", [second, first], COUNT, numbered=True)
             launches = [(kernel, number) for number in range(_ROUNDS) for kernel in (there, back)]
             sequence = driver.sequence(launches)
             for _ in range(2):
                 driver.queue.run(sequence)
                 for _, number in launches:
                     expected = expected * 3 + number
-            driver.queue.read(found, one)
+            driver.queue.read(read_back, first)
     except EngineError:
         return False
-    return bool((found == expected).all())
+    return bool((read_back == expected).all())
 
 
 def _has_timers(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kernel]) -> bool:
@@ -164,9 +164,9 @@ def _has_timers(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kern
         with driver.errors("the self-test of times"):
             timed = driver.timed([(made, None)])
             started = time.perf_counter()
-            found = timed()
-            whole = time.perf_counter() - started
-        return _LEAST_SHARE * whole <= found <= whole
+            device_seconds = timed()
+            host_seconds = time.perf_counter() - started
+        return _LEAST_SHARE * host_seconds <= device_seconds <= host_seconds
 
     try:
         # The host may be interrupted while it waits.
@@ -183,9 +183,9 @@ def _faults_of_binaries(
         again = driver.loaded_again(module)
         if again is None:
             return
-        found = [_results(driver, again, kernel) for kernel in kernels]
+        reloaded = [_results(driver, again, kernel) for kernel in kernels]
     except EngineError:
         yield BINARIES
         return
-    if any((one != two).any() for one, two in zip(found, results, strict=True)):
+    if any((one != two).any() for one, two in zip(reloaded, results, strict=True)):
         yield BINARIES

@@ -28,7 +28,7 @@ from lamina.engines.opencl.verdicts import (
 
 # The work items of a kernel; GROUP of them share local memory.
 COUNT, GROUP = 64, 16
-# The iterations of a sum: whole vectors, and a rest of which a compiler made a wrong sum.
+# The iterations of a sum: whole vectors, and a rest that a compiler summed wrongly.
 _TERMS = 18
 # The iterations of a loop of one work item.
 _LONG = 70_000
@@ -119,12 +119,12 @@ def _written(
 
     Args:
         module: the text.
-        name: of the kernel.
-        inputs: arrays; a work item takes the element of its number. For vectors they begin again
-            at the end.
+        name: the name of the kernel.
+        inputs: the arrays; a work item takes the element of its number. For vectors they begin
+            again at the end.
         rows: a fault, what is written, its results, and their tolerance. Results that are float16
             are written as their bits.
-        lanes: 0 if scalars are tested, a number if vectors of the next elements are; may be both.
+        lanes: the lanes of tested vectors of the next elements, 0 for scalars; may be both.
     """
     elements = {label: Type(_ELEMENTS[str(array.dtype)]) for label, array in inputs.items()}
     buffers = [*((label, type.element) for label, type in elements.items()), ("results", "i64")]
@@ -156,7 +156,7 @@ _NAN, _HALF_NAN = 0x7FC00000, 0x7E00
 
 
 def _bits(code: Function, value: Value, is_half: bool) -> Value:
-    """The bits of a result; those of a NaN are always the same."""
+    """The bits of a result; every NaN has the same bits."""
     if value.type.is_float:
         bits = code.convert("bitcast", value, "i32")
         return code.select(code.compare("uno", value, value), constant(_NAN, bits.type), bits)
@@ -298,12 +298,12 @@ def _halves(module: Module, native: bool) -> Kernel:
 
 def _floats() -> Array:
     """Floats at, and next to, the points halfway between two float16; and those that overflow."""
-    found: list[float] = [0.0, np.nan, np.inf, 65504.0, 65519.996, 65520.0, 1e30, 2.0**-25]
+    floats: list[float] = [0.0, np.nan, np.inf, 65504.0, 65519.996, 65520.0, 1e30, 2.0**-25]
     for low in (0x0000, 0x0001, 0x03FF, 0x0400, 0x2E66, 0x3C00, 0x3C01, 0x7BFE):
         near, far = np.array([low, low + 1], "uint16").view("float16").astype("float32")
         middle = (near + far) / np.float32(2)
-        found += map(float, (np.nextafter(middle, near), middle, np.nextafter(middle, far)))
-    return np.array([*found, *(-one for one in found)], "float32")[:COUNT]
+        floats += map(float, (np.nextafter(middle, near), middle, np.nextafter(middle, far)))
+    return np.array([*floats, *(-one for one in floats)], "float32")[:COUNT]
 
 
 # Plain kernels ------------------------------------------------------------------------------------

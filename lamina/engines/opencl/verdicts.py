@@ -22,8 +22,8 @@ class Fault:
     """A fault of a driver.
 
     Attributes:
-        what: what is wrong, a phrase for the middle of a sentence.
-        workaround: what Lamina does so that the fault has no effect; "" if there is nothing. A
+        what: a phrase for the middle of a sentence that says what is wrong.
+        workaround: the means by which the fault has no effect in Lamina; "" if there is none. A
             device with such a fault is refused.
     """
 
