@@ -4,14 +4,13 @@ import os
 import socket
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from error_texts import error_text, refused
 from fresh_python import run_python
 
-from lamina.base.disk import open_regular, sweep, write_whole
+from lamina.base.disk import open_regular, sweep
 from lamina.errors import DataError
 from lamina.files.atomic import require_writable, write_atomically
 
@@ -206,21 +205,6 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     (tmp_path / LEFT).write_bytes(b"left")
     write_atomically(tmp_path / "file", b"data")
     assert names(tmp_path) == [LEFT, "file"]
-
-
-def test_writers_and_sweepers_at_the_same_time_leave_whole_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda _: None)  # the test does not wait for the disk
-
-    def write(number):
-        write_whole(str(tmp_path / str(number % 4)), bytes([number]) * 10_000)
-        sweep(str(tmp_path))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(200)))
-    assert names(tmp_path) == ["0", "1", "2", "3"]
-    for path in tmp_path.iterdir():
-        content = path.read_bytes()
-        assert content == content[:1] * 10_000
 
 
 @posix_only

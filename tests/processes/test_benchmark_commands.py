@@ -55,8 +55,6 @@ def modules():
         for path in (*MODULES, "accuracy"):
             name = path.rpartition("/")[2]
             specification = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{path}.py")
-            assert specification is not None
-            assert specification.loader is not None
             module = importlib.util.module_from_spec(specification)
             patch.setitem(sys.modules, name, module)
             specification.loader.exec_module(module)

@@ -37,17 +37,9 @@ def test_the_network_and_the_data_of_a_workload_fit_each_other(name):
     if workload.loss is None:
         assert y is None
         return
-    assert y is not None
     ((shape, dtype),) = default_targets(network, workload.loss, float32)
     assert (y.shape[1:], y.dtype) == (shape[1:], dtype.numpy)
     assert workload.optimizer is not None
-
-
-def test_a_record_of_a_stack_lists_its_layers_in_order():
-    architecture = WORKLOADS["mlp"].record()["architecture"]
-    assert (architecture["kind"], architecture["input_shape"]) == ("Stack", [784])
-    kinds = [layer["kind"] for layer in architecture["layers"]]
-    assert kinds == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
 
 
 READY = [name for name, workload in WORKLOADS.items() if isinstance(workload.architecture, Ready)]
@@ -70,26 +62,14 @@ def test_a_record_is_plain_data_and_no_workload_draws_random_numbers(name):
     assert trace.record.random_streams == 0
 
 
-def test_the_workloads_have_the_sizes_that_their_names_promise():
-    counts = {name: WORKLOADS[name].network().parameter_count() for name in (*READY, "lstm")}
-    assert counts == {
-        "resnet-18": 11_173_962,
-        "mobilenet-v2": 2_236_682,
-        "lstm": 4 * 128 * (64 + 128 + 2) + 129 * 10,
-        "transformer": 256 * 256 + 128 * 256 + 4 * 789_760 + 512 + 257 * 256,
-    }
-
-
 def test_data_is_drawn_alike_each_time_and_repeats_half_of_its_inputs_with_other_targets():
     x, y = WORKLOADS["transformer"].data()
-    assert y is not None
     for drawn in (x, y):
         assert (drawn.dtype, drawn.shape) == (np.int64, (16, 128))
         assert (drawn.min(), drawn.max()) == (0, 255)
     for first, second in zip(WORKLOADS["mlp"].data(), WORKLOADS["mlp"].data(), strict=True):
         np.testing.assert_array_equal(first, second)
     x, y = WORKLOADS["softmax"].data()
-    assert y is not None
     np.testing.assert_array_equal(x[:50], x[50:])
     assert (y[:50] != y[50:]).any()
 

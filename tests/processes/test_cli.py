@@ -420,12 +420,17 @@ def test_an_exception_in_the_users_file_is_shown_with_its_line_or_its_traceback(
     assert isinstance(run("--debug", "check", path).exception, KeyError)
 
 
+UNKNOWN_ENDING = "DefinitionError in a.foo: pictures cannot be written as .foo"
+
+
 @pytest.mark.cases(
     ("arguments", "expected"),
     ("train digits.py --data missing.npz", "DataError in missing.npz: there is no such file"),
     ("train digits.py --data digits --engine abacus", "EngineError: there is no engine 'abacus'"),
     ("train digits.py --data digits --out no/a", "DataError in no/a: "),
     ("train digits.py --data digits --curves no/a.png", "DataError in no/a.png: the file could"),
+    ("train digits.py --data digits --curves a.foo", UNKNOWN_ENDING),
+    ("plan digits.py --plot a.foo", UNKNOWN_ENDING),
     ("predict table.csv --data digits", "FileFormatError in table.csv: "),
 )
 def test_wrong_arguments_are_refused_before_the_work(arguments, expected):
@@ -579,14 +584,3 @@ def test_demo_reads_98_of_100_digits(seed):
     found = re.search(r"([\d.]+)%", last)
     assert found is not None
     assert float(found[1]) >= 98.0
-
-
-@pytest.mark.parametrize(("command", "option"), [("train", "--curves"), ("plan", "--plot")])
-def test_a_picture_with_an_unknown_ending_is_refused_before_the_work(command, option):
-    a_table("table.csv", 3)
-    data = ("--data", "table.csv") if command == "train" else ()
-    result = run(command, write("net.py", TABLE), *data, option, "x.foo")
-    assert result.exit_code == 1
-    assert "pictures cannot be written as .foo" in result.stderr
-    assert "epoch" not in result.stdout
-    assert not Path("net.safetensors").exists()

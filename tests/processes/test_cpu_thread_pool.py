@@ -234,7 +234,6 @@ def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch):
     monkeypatch.setattr(ThreadPool, "stay_awake", lambda pool, ticks: asked.append(ticks))
     job = Counting(2, 20).job
     choice = job._choice
-    assert choice is not None
     monkeypatch.setattr(ThreadChoice, "record", lambda choice, ticks, runs: None)
     for choice.alone, choice.trial in ((False, False), (False, True), (True, False)):
         job.run()

@@ -155,7 +155,6 @@ BLOCKS = re.findall(
 def with_line(text, line):
     """The text with a line after those that begin alike."""
     beginning = re.match(r"\W*(from [\w.]+\.)?", line)
-    assert beginning is not None
     before, last, after = text.rpartition("\n" + beginning[0])
     rest, end, following = after.partition("\n")
     return f"{before}{last}{rest}{end}{line}\n{following}"

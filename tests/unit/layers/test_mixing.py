@@ -29,7 +29,6 @@ def share_of(layer, *shape, step=2):
     """The share that the layer tells its scope."""
     x = lm.Input(*shape)
     mixture = traced([x], layer(x), training=True).record.mixture
-    assert mixture is not None
     graph = Graph((), (("share", mixture.share),))
     return float(evaluate(graph, {**KEYS, "step": np.int64(step)})[0]["share"])
 

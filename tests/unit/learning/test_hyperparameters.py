@@ -124,7 +124,6 @@ def checksum(step):
 
 
 def values(step):
-    assert step.hyperparameters is not None
     leaves = {**step.slots, **step.hyperparameters.leaves}
     return {name: float(value) for name, (_, value) in leaves.items()}
 

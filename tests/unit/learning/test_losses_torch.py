@@ -335,7 +335,6 @@ def test_weighted_means_divide_by_the_weights_of_examples_and_classes(torch):
     own = torch.tensor(weights)
     expected = (each * own).sum() / (w[torch.tensor(LABELS)] * own).sum()
     expected.backward()
-    assert x.grad is not None
     scores, labels = lm.Input(4, dtype="float64"), lm.Input(dtype="int64")
     given = lm.Input(dtype="float64")
     value = lm.CrossEntropy(class_weights=WEIGHTS)(scores, labels, given)

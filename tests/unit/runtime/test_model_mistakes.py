@@ -12,7 +12,7 @@ from random_arrays import normal
 from training_cases import network
 
 import lamina as lm
-from lamina.errors import DataError, DefinitionError, DTypeError, EngineError
+from lamina.errors import DefinitionError, DTypeError, EngineError
 
 pytestmark = pytest.mark.each_case
 
@@ -117,26 +117,6 @@ def test_calling_a_model_is_refused_with_predict_as_the_fix():
         "  found     model(x)",
         "  Its network is applied to tensors: model.network(x).",
     ]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_lists_are_accepted_as_data_and_not_rounded(dtype):
-    x, y = normal(8, 4).astype(dtype) / 3, normal(8, 3).astype(dtype) / 3
-    lists, found = (x.tolist(), y.tolist()), []
-    for data in ((x, y), lists, lm.data.Dataset(*lists)):
-        model = lm.Model(network(), dtype=dtype)
-        model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=3)
-        with model.training(lm.MSE(), lm.SGD(0.1), batch_size=8) as training:
-            training.run(data, 2)
-            for inputs, targets in lm.data.Dataset(*lists).batches(4):
-                training.step(inputs, targets)
-        found.append(model.evaluate(data, lm.MSE()))
-        np.testing.assert_array_equal(model.predict(lists[0]), model.predict(x))
-        np.testing.assert_array_equal(model.predict(lm.data.Dataset(*lists)), model.predict(x))
-    assert found[0] == found[1] == found[2]
-    assert lm.verify(model.network, lm.MSE(), data=lm.data.Dataset(*lists)).passed
-    error = refused(DataError, lm.data.Dataset, [np.zeros((4, 3)), np.zeros(4)])
-    assert error.advice.startswith("Several inputs make a tuple: (a, b).")
 
 
 def test_tensors_as_data_are_refused(model):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from random_arrays import normal
-from training_cases import same
 
 import lamina as lm
 from lamina.errors import DefinitionError, ShapeError
@@ -19,6 +18,12 @@ ENGINES = ["interpreter", "cpu"]
 
 def full(value, *shape):
     return np.full(shape, value, "float32")
+
+
+def same(left, right):
+    """Whether the values, in their order, have the same bits."""
+    pairs = zip(left.values(), right.values(), strict=True)
+    return all(one.tobytes() == other.tobytes() for one, other in pairs)
 
 
 def coder(size=6):
@@ -128,9 +133,6 @@ def test_inner_layers_are_shared_between_whole_and_part():
     assert (whole.parameters()["3.0.bias"] == 7).all()
 
 
-# Files and copies ---------------------------------------------------------------------------------
-
-
 def test_a_saved_part_and_a_saved_whole_are_complete(tmp_path):
     network, _, decoder = coder()
     whole = lm.Model(network, seed=3)
@@ -160,9 +162,6 @@ def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not():
     assert (whole.parameters()["1.bias"] != 4).any()
 
 
-# The lock of a model ------------------------------------------------------------------------------
-
-
 def test_the_whole_waits_while_a_part_is_in_use():
     network, _, decoder = coder()
     whole = lm.Model(network)
@@ -181,9 +180,6 @@ def test_the_whole_waits_while_a_part_is_in_use():
         assert not answered.wait(0.05)
     thread.join()
     assert answered.is_set()
-
-
-# Names and errors ---------------------------------------------------------------------------------
 
 
 def test_names_of_returns_names_of_the_whole_in_the_order_of_the_part():
