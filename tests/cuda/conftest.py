@@ -1,7 +1,5 @@
 """Devices of doubles, which the cuda engine finds."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 

@@ -1,17 +1,15 @@
 """Products of matrices for the tests of cuBLASLt, and a CUDA engine on doubles of all libraries."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from harness import run_program
 
-from lamina.base.shapes import Array, DType, as_dtype, float32
+from lamina.base.shapes import DType, as_dtype, float32
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.program.index import Axis, Index, axis_index
+from lamina.program.index import Axis, axis_index
 from lamina.program.program import Buffer, Plan, Program
-from lamina.program.scalar import Apply, Load, Local, Scalar
+from lamina.program.scalar import Apply, Load, Local
 from lamina.program.steps import Contraction, Store
 
 RESULT = Local("sum", float32)
@@ -47,11 +45,11 @@ class Product:
     stored: DType = float32
 
     @property
-    def axes(self) -> dict[str, Axis]:
+    def axes(self):
         sizes = {"b": self.batch, "m": self.m, "n": self.n, "k": self.k}
         return {name: Axis(name, size) for name, size in sizes.items()}
 
-    def index(self, stored: Stored, outer: str, inner: str) -> Index:
+    def index(self, stored, outer, inner):
         """The index of a matrix with these axes."""
         other = outer if stored.unit == inner else inner
         axes = self.axes
@@ -60,7 +58,7 @@ class Product:
         found = axis_index(axes[stored.unit]) + axis_index(axes[other]) * leading + stored.start
         return found + axis_index(axes["b"]) * whole if self.batch > 1 else found
 
-    def step(self, value: Scalar = RESULT, *, accumulate: bool = False) -> Contraction:
+    def step(self, value=RESULT, *, accumulate=False):
         """The contraction, which stores a value."""
         axes = self.axes
         views = [
@@ -78,7 +76,7 @@ class Product:
             *(*views, "sum", float32, (store,)),
         )
 
-    def feeds(self, **more: int) -> dict[str, Array]:
+    def feeds(self, **more):
         """Random values of all buffers, from a fixed seed; `more` has the sizes of further ones."""
         generator = np.random.default_rng(7)
         indices = {
@@ -93,7 +91,7 @@ class Product:
             for name, size in sizes.items()
         }
 
-    def program(self, step: Contraction, feeds: dict[str, Array]) -> Program:
+    def program(self, step, feeds):
         """The step as a program, whose buffers are all states."""
         buffers = {
             name: Buffer(name, "state", one.shape, as_dtype(one.dtype))
@@ -101,7 +99,7 @@ class Product:
         }
         return Program("product", buffers, (step,), (), {}, Plan((), 0, ()))
 
-    def expected(self, step: Contraction, feeds: dict[str, Array]) -> Array:
+    def expected(self, step, feeds):
         """The result's buffer after the step, on the interpreter."""
         program = self.program(step, feeds)
         return run_program(program, InterpreterEngine(), feeds)[1]["result"]

@@ -1,10 +1,5 @@
 """Runs snippets of PTX on the machine in tests/cuda_machine."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from cuda_machine.machine import Machine
@@ -17,25 +12,23 @@ HEADER = ".version 8.5\n.target {target}\n.address_size 64\n"
 class Bench:
     """A machine with the arrays of a kernel."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self.memory = Memory(1 << 26)
         self.machine = Machine(self.memory)
         self.loaded = self.machine.load(parse(text))
 
-    def array(self, values: np.ndarray) -> int:
+    def array(self, values):
         """The address of a copy of an array."""
         address = self.memory.allocate(values.nbytes)
         self.memory.write(address, values.tobytes())
         return address
 
-    def read(self, address: int, like: np.ndarray) -> np.ndarray:
+    def read(self, address, like):
         """An array of the device."""
         data = self.memory.read(address, like.nbytes)
         return np.frombuffer(data, like.dtype).reshape(like.shape).copy()
 
-    def launch(
-        self, name: str, blocks: int, threads: int, *parameters: Any, is_early: bool = False
-    ) -> None:
+    def launch(self, name, blocks, threads, *parameters, is_early=False):
         """Launches a kernel; an int is a 64-bit address, others are arrays."""
         data = [
             one.to_bytes(8, "little") if isinstance(one, int) else one.tobytes()
@@ -45,18 +38,14 @@ class Bench:
         self.machine.launch(*launched, is_early=is_early)
 
 
-def kernel(
-    body: str, parameters: Sequence[str] = (), *, target: str = "sm_80", before: str = ""
-) -> str:
+def kernel(body, parameters=(), *, target="sm_80", before=""):
     """The PTX text of a kernel `k`, with each statement in its own line."""
     body = body.replace("; ", ";\n").replace(": ", ":\n")
     listed = ", ".join(f".param .{type} p{number}" for number, type in enumerate(parameters))
     return f"{HEADER.format(target=target)}{before}\n.visible .entry k({listed})\n{{\n{body}\n}}\n"
 
 
-def calculate(
-    code: str, values: np.ndarray, *, target: str = "sm_80", threads: int = 128
-) -> np.ndarray:
+def calculate(code, values, *, target="sm_80", threads=128):
     """What instructions make of integers: the code reads a and writes d, of 32 bits.
 
     It may use predicates p and q, and x and y of 32, h and l of 16 bits.

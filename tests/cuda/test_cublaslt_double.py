@@ -3,20 +3,16 @@
 `test_cuda_products.py` shows that right calls have right results.
 """
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from doubles import DoubledDevice
 
-from cuda_machine.cublaslt_descriptors import ATTRIBUTES
-from lamina.base.shapes import Array
+from cuda_machine.cublaslt_double import ATTRIBUTES
 from lamina.engines.cuda.cublaslt_functions import FUNCTIONS, HeuristicResult
 
 # The functions that set attributes of a descriptor.
@@ -40,7 +36,7 @@ class RawProduct:
     each matrix.
     """
 
-    def __init__(self, device: DoubledDevice, **sizes: tuple[int, int, int, int]) -> None:
+    def __init__(self, device, **sizes):
         self.device, self.library, self.driver = device, device.library, device.double.driver
         if int(self.driver.cuCtxGetCurrent()[1]):
             self.driver.cuCtxPopCurrent()
@@ -63,19 +59,19 @@ class RawProduct:
         if sizes["c"] != sizes["d"]:
             self.given["c_layout"] = self.layout(*sizes["c"])
 
-    def created(self, function: str, *arguments: int) -> int:
+    def created(self, function, *arguments):
         """What a function writes to its first argument."""
         handle = ctypes.c_uint64()
         getattr(self.library, function)(ctypes.addressof(handle), *arguments)
         return handle.value
 
-    def layout(self, *size: int) -> int:
+    def layout(self, *size):
         return self.created("cublasLtMatrixLayoutCreate", *size)
 
-    def allocated(self, size: int) -> int:
+    def allocated(self, size):
         return int(self.driver.cuMemAlloc(size)[1])
 
-    def set(self, of: str, name: str, value: int, dtype: Any = None) -> RawProduct:
+    def set(self, of, name, value, dtype=None):
         """Sets an attribute of the operation, the preference, or the layout of a matrix."""
         kind = of if of in SET else "layout"
         rows = {label: (number, right) for number, (label, right, _) in ATTRIBUTES[kind].items()}
@@ -84,50 +80,50 @@ class RawProduct:
         getattr(self.library, SET[kind])(self.given[of], number, buffer.ctypes.data, buffer.nbytes)
         return self
 
-    def align(self, size: int) -> RawProduct:
+    def align(self, size):
         """Promises an alignment of all matrices."""
         for matrix in "ABCD":
             self.set("preference", f"MIN_ALIGNMENT_{matrix}_BYTES", size)
         return self
 
-    def batch(self, **strides: int) -> RawProduct:
+    def batch(self, **strides):
         """Makes matrices batches of two."""
         for name, stride in strides.items():
             layout = f"{name}_layout"
             self.set(layout, "BATCH_COUNT", 2).set(layout, "STRIDED_BATCH_OFFSET", stride)
         return self
 
-    def with_bias(self, address: int) -> RawProduct:
+    def with_bias(self, address):
         return self.set("operation", "EPILOGUE", 4).set("operation", "BIAS_POINTER", address)
 
-    def with_workspace(self, most: int = 512) -> RawProduct:
+    def with_workspace(self, most=512):
         """Has an algorithm that takes a workspace of 512 bytes."""
         self.library.workspace = 512
         return self.set("preference", "MAX_WORKSPACE_BYTES", most).find()
 
-    def find(self, **changed: int) -> RawProduct:
+    def find(self, **changed):
         """Asks for an algorithm."""
         given = self.given | changed
         self.library.cublasLtMatmulAlgoGetHeuristic(*(given[name] for name in ASKED.split()))
         return self
 
-    def multiply(self, **changed: int) -> RawProduct:
+    def multiply(self, **changed):
         """Calls the product, with some arguments changed."""
         given = self.given | changed
         self.library.cublasLtMatmul(*(given[name] for name in MULTIPLIED.split()))
         return self
 
-    def move(self, by: int, matrices: str) -> RawProduct:
+    def move(self, by, matrices):
         """Has some matrices begin later."""
         for name in matrices:
             self.given[name] += by
         return self
 
-    def scaled(self, alpha: float, beta: float) -> RawProduct:
+    def scaled(self, alpha, beta):
         self.alpha.value, self.beta.value = alpha, beta
         return self
 
-    def without(self, name: str) -> RawProduct:
+    def without(self, name):
         """Destroys something."""
         if name == "context":
             self.driver.cuCtxPopCurrent()
@@ -135,7 +131,7 @@ class RawProduct:
             self.library.cublasLtMatmulPreferenceDestroy(self.given["preference"])
         return self
 
-    def computed(self, a: Array, b: Array, old: float, beta: float, schemes: int = 0) -> Array:
+    def computed(self, a, b, old, beta, schemes=0):
         """The result of these matrices, as float32."""
         self.scaled(1, beta).set("preference", "REDUCTION_SCHEME_MASK", schemes).find()
         stream, found = self.given["stream"], np.zeros(12, a.dtype)

@@ -3,12 +3,9 @@
 Where the package nvidia-cublas is installed. Descriptors need no GPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
-from cuda_machine import cublaslt_descriptors as double
+from cuda_machine import cublaslt_double as double
 from cuda_machine.cublaslt_double import CublasLtDouble
 from lamina.engines.cuda import cublaslt_functions as lt
 from lamina.engines.cuda.calls import CudaError, LibraryCalls
@@ -44,7 +41,7 @@ def header(library):
     return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
 
 
-def numbers() -> Iterator[tuple[str, int]]:
+def numbers():
     """The numbers of the engine and of its double, with their names in the header."""
     for name, value in vars(lt).items():
         if name.isupper() and type(value) is int:
@@ -97,7 +94,7 @@ def test_the_library_has_the_statuses_that_the_double_returns(library):
     assert LibraryCalls(lambda: library).version() >= 130000
 
 
-def matrix(rows: int, columns: int, dtype: str) -> Matrix:
+def matrix(rows, columns, dtype):
     return Matrix(0, rows, columns, rows + 3, rows * columns + 40, dtype)
 
 
@@ -108,7 +105,7 @@ def test_descriptors_have_the_attributes_that_the_engine_sets(library, dtype):
     calls = LibraryCalls(lambda: library)
     bias = 0x1230
 
-    def read(kind: str, descriptor: int, attribute: int, value: Any) -> int:
+    def read(kind, descriptor, attribute, value):
         function, size = getattr(library, f"cublasLt{kind}GetAttribute"), ctypes.c_size_t()
         function.argtypes = (*lt.FUNCTIONS["cublasLtMatmulDescSetAttribute"], ctypes.c_void_p)
         given = descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)

@@ -3,13 +3,10 @@
 The doubles of `cuda_machine` stand for the bindings, so they cannot show what these refuse.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -71,7 +68,7 @@ def folder(tmp_path_factory):
     return found
 
 
-def started(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
+def started(folder, *parts):
     """Runs a process that finds libraries in the folder, and notes to its file `record`."""
     repository = str(Path(lamina.__file__).parents[1])
     environment = os.environ | {
@@ -84,7 +81,7 @@ def started(folder: Path, *parts: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def run(folder: Path, *parts: str) -> Sequence[str]:
+def run(folder, *parts):
     """Runs a process; returns what the libraries have noted."""
     record = folder / "record"
     record.write_text("", encoding="utf-8")

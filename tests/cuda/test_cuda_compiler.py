@@ -1,7 +1,5 @@
 """Kernels for Nvidia's GPUs, compiled without a GPU, and the models that describe them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,12 +3,10 @@
 The tests of the engine show that right calls have right results.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import c_float, c_int, c_longlong, c_void_p
 from typing import Any
 
@@ -18,8 +16,8 @@ from doubles import CudaDouble, CUresult, DeviceDescription, DriverDouble, Order
 from doubles import driver as real_driver
 from doubles import nvrtc as real_nvrtc
 
+from cuda_machine.driver_double import NvrtcDouble
 from cuda_machine.faults import Fault
-from cuda_machine.nvrtc_double import NvrtcDouble
 
 SOURCE = r"""
 extern "C" __global__ void set_value(int* target, int value) { *target = value; }
@@ -47,7 +45,7 @@ RELAXED = real_driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 @functools.cache
-def binary(architecture: str = "sm_80") -> bytes:
+def binary(architecture="sm_80"):
     """The kernels for an architecture, as the double of NVRTC compiles them."""
     nvrtc = CudaDouble().nvrtc
     program = must(nvrtc.nvrtcCreateProgram(SOURCE.encode(), b"kernels.cu", 0, None, None))
@@ -59,7 +57,7 @@ def binary(architecture: str = "sm_80") -> bytes:
     return bytes(made)
 
 
-def must(returned: tuple[Any, ...]) -> Any:
+def must(returned):
     """The outputs of a call that must succeed: none, one, or several."""
     result, *outputs = returned
     assert int(result) == 0, result
@@ -69,59 +67,59 @@ def must(returned: tuple[Any, ...]) -> Any:
 class Session:
     """A process that has initialized CUDA, with the first device's context current."""
 
-    def __init__(self, order: Order = LATE, devices: Sequence[DeviceDescription] = TWO) -> None:
+    def __init__(self, order=LATE, devices=TWO):
         self.double = CudaDouble(devices, order)
         self.driver = self.double.driver
         self("cuInit", 0)
         self.use(0)
 
-    def use(self, device: int) -> Session:
+    def use(self, device):
         """Makes the context of a device current, with a stream of its own, and loads kernels."""
         self.enter(device)
         self.own = self.stream()
         self.module = self("cuModuleLoadData", binary(("sm_80", "sm_90")[device]))
         return self
 
-    def enter(self, device: int = 0) -> None:
+    def enter(self, device=0):
         self("cuCtxPushCurrent", self("cuDevicePrimaryCtxRetain", device))
 
-    def __call__(self, name: str, *arguments: Any) -> Any:
+    def __call__(self, name, *arguments):
         """The outputs of a call, which must succeed."""
         return must(getattr(self.driver, name)(*arguments))
 
-    def error(self, name: str, *arguments: Any) -> str:
+    def error(self, name, *arguments):
         """The name of a call's result, without CUDA_ERROR_."""
         result: CUresult = getattr(self.driver, name)(*arguments)[0]
         return result.name.removeprefix("CUDA_ERROR_").removeprefix("CUDA_")
 
-    def function(self, name: str) -> Any:
+    def function(self, name):
         return self("cuModuleGetFunction", self.module, name.encode())
 
     def launch(
-        self, name: str, stream: Any, *values: Any, types: Sequence[Any] = (),
-        grid: Sequence[int] = (1, 1, 1), block: Sequence[int] = (1, 1, 1), dynamic: int = 0,
-    ) -> str:  # fmt: skip
+        self, name, stream, *values, types = (),
+        grid = (1, 1, 1), block = (1, 1, 1), dynamic = 0,
+    ):  # fmt: skip
         """Launches a kernel with pointers and ints, or with values of other types."""
         types = types or [c_int if isinstance(value, int) else c_void_p for value in values]
         where = self.function(name), *grid, *block, dynamic, stream
         return self.error("cuLaunchKernel", *where, ([*map(int, values)], types), 0)
 
-    def shaped(self, name: str = "set_value", **shape: Any) -> str:
+    def shaped(self, name="set_value", **shape):
         return self.launch(name, self.own, self.number(), 1, **shape)
 
-    def load(self, image: bytes) -> str:
+    def load(self, image):
         return self.error("cuModuleLoadData", image)
 
-    def parameters(self, values: tuple[int, ...], types: tuple[Any, ...]) -> str:
+    def parameters(self, values, types):
         return self.launch("set_value", self.own, *values, types=types)
 
-    def stream(self) -> Any:
+    def stream(self):
         return self("cuStreamCreate", NON_BLOCKING)
 
-    def event(self, flags: int = 0) -> Any:
+    def event(self, flags=0):
         return self("cuEventCreate", flags)
 
-    def number(self, value: int | None = None) -> Any:
+    def number(self, value=None):
         """Device memory of four bytes; with a value, it has been written there."""
         pointer = self("cuMemAlloc", 4)
         if value is not None:
@@ -130,7 +128,7 @@ class Session:
             self("cuStreamSynchronize", self.own)
         return pointer
 
-    def read(self, pointer: Any, *streams: Any) -> int:
+    def read(self, pointer, *streams):
         """The number at an address, after the work of these streams."""
         target = np.zeros(1, np.int32)
         for stream in streams:
@@ -138,7 +136,7 @@ class Session:
         self("cuMemcpyDtoHAsync", target.ctypes.data, pointer, 4, self.own)
         return int(target[0])
 
-    def host(self, value: int, *, pinned: bool) -> np.ndarray:
+    def host(self, value, *, pinned):
         """Memory of the host with a number."""
         array = np.zeros(1, np.int32)
         if pinned:
@@ -146,11 +144,11 @@ class Session:
         array[0] = value
         return array
 
-    def in_thread(self, name: str, *arguments: Any, enters: bool = True) -> str:
+    def in_thread(self, name, *arguments, enters=True):
         """The result of a call in another thread."""
         results: list[str] = []
 
-        def call() -> None:
+        def call():
             if enters:
                 self.enter()
             results.append(self.error(name, *arguments))
@@ -160,7 +158,7 @@ class Session:
         thread.join()
         return results[0]
 
-    def capturing(self) -> Any:
+    def capturing(self):
         """A stream that is capturing."""
         stream = self.stream()
         self("cuStreamBeginCapture", stream, THREAD_LOCAL)
@@ -172,7 +170,7 @@ def session():
     return Session()
 
 
-def documented_parameters(function: object) -> list[str]:
+def documented_parameters(function):
     """The names of a function's parameters, from the first line of its docstring."""
     line = (function.__doc__ or "").splitlines()[0]
     inside = line[line.index("(") + 1 : line.rindex(")")]
@@ -198,12 +196,12 @@ def test_missing_functions_raise_as_a_module_does():
         _ = CudaDouble().nvrtc.nvrtcGetLTOIR
 
 
-def twice(session: Session, free: str, thing: Any) -> str:
+def twice(session, free, thing):
     session(free, thing)
     return session.error(free, thing)
 
 
-def dynamic(session: Session, most: int | None, size: int) -> str:
+def dynamic(session, most, size):
     """A launch of a kernel with an array of 1024 bytes of its own."""
     if most is not None:
         result = session.error("cuFuncSetAttribute", session.function("shared"), DYNAMIC, most)
@@ -212,7 +210,7 @@ def dynamic(session: Session, most: int | None, size: int) -> str:
     return session.shaped("shared", dynamic=size)
 
 
-def timed(session: Session, flags: int = 0) -> str:
+def timed(session, flags=0):
     start, end, stream = session.event(flags), session.event(), session.stream()
     session("cuEventRecord", start, stream)
     session("cuStreamSynchronize", stream)
@@ -221,7 +219,7 @@ def timed(session: Session, flags: int = 0) -> str:
     return session.error("cuEventElapsedTime", start, end)
 
 
-def of_other_context(session: Session) -> str:
+def of_other_context(session):
     function, stream = session.function("race"), session.own
     session.use(1)
     parameters = (int(session.number()),), (c_void_p,)
@@ -350,7 +348,7 @@ def test_unsafe_calls_depend_on_the_thread_and_its_mode(session, name):
 # What depends on the order
 
 
-def read_by_second_stream(session: Session, *, wait: bool) -> int:
+def read_by_second_stream(session, *, wait):
     """What a second stream reads of a kernel's result, with or without a wait for an event."""
     pointer, host = session.number(1), session.host(0, pinned=True)
     first, second, event = session.stream(), session.stream(), session.event()
@@ -363,7 +361,7 @@ def read_by_second_stream(session: Session, *, wait: bool) -> int:
     return int(host[0])
 
 
-def overwritten_too_soon(session: Session, *, wait: bool) -> int:
+def overwritten_too_soon(session, *, wait):
     """What a stream reads of memory that another one overwrites, with or without a wait."""
     source, target = session.number(1), session.number(0)
     reader, writer, event = session.stream(), session.stream(), session.event()
@@ -375,7 +373,7 @@ def overwritten_too_soon(session: Session, *, wait: bool) -> int:
     return session.read(target, writer, reader)
 
 
-def copied_after_change(session: Session, *, pinned: bool) -> int:
+def copied_after_change(session, *, pinned):
     """What a copy brings to the device, if the host's memory changes after the call."""
     pointer, stream, host = session.number(), session.stream(), session.host(1, pinned=pinned)
     session("cuMemcpyHtoDAsync", pointer, host.ctypes.data, 4, stream)
@@ -383,14 +381,14 @@ def copied_after_change(session: Session, *, pinned: bool) -> int:
     return session.read(pointer, stream)
 
 
-def read_without_wait(session: Session, *, pinned: bool) -> int:
+def read_without_wait(session, *, pinned):
     """What the host finds after an asynchronous copy that it does not wait for."""
     pointer, stream, host = session.number(3), session.stream(), session.host(1, pinned=pinned)
     session("cuMemcpyDtoHAsync", host.ctypes.data, pointer, 4, stream)
     return int(host[0])
 
 
-def launched_graph(session: Session, *, wait: bool) -> int:
+def launched_graph(session, *, wait):
     """What a graph leaves of a number, with or without a wait for its stream."""
     pointer, stream = session.number(1), session.stream()
     session("cuStreamBeginCapture", stream, THREAD_LOCAL)
@@ -437,7 +435,7 @@ def test_elapsed_time_grows_with_the_work(session):
 # Faults
 
 
-def after(session: Session, enqueue: Callable[[Session, Any], object], free: str, of: Any) -> None:
+def after(session, enqueue, free, of):
     """Frees something that an operation of a stream uses, before it runs."""
     enqueue(session, of)
     session(free, of)

@@ -3,8 +3,6 @@
 It runs on a machine that runs PTX, with doubles of the driver and of NVRTC.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import re
@@ -12,24 +10,22 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from cuda_cases import data, kernel, network, opened, read
-from doubles import CudaDouble, CUresult, DeviceDescription, DriverDouble, Order
+from doubles import CUresult, DeviceDescription, DriverDouble, Order
 
 import lamina as lm
 from lamina.engines.cuda import calls, devices, requirements
 from lamina.engines.cuda.build import architecture_of
 from lamina.engines.discovery import open_engine
-from lamina.errors import EngineError, InternalError, LaminaError
+from lamina.errors import EngineError, InternalError
 
 
-def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -> str:
+def refusal(call, kind=EngineError):
     with pytest.raises(kind) as caught:
         call()
     return str(caught.value)
@@ -49,7 +45,7 @@ def refusal(call: Callable[[], object], kind: type[LaminaError] = EngineError) -
     ),
 )
 def test_a_package_that_is_missing_or_cannot_be_imported_is_named(monkeypatch, error, found):
-    def fails(name: str) -> object:
+    def fails(name):
         raise error
 
     monkeypatch.setattr(requirements.importlib, "import_module", fails)
@@ -93,10 +89,10 @@ class DynamicLibNotFoundError(RuntimeError):
 NO_LIBRARY = DynamicLibNotFoundError("not in this folder\nnor in that folder")
 
 
-def starting(double: CudaDouble, monkeypatch: pytest.MonkeyPatch, found: Exception | str) -> str:
+def starting(double, monkeypatch, found):
     """The error of a driver that starts with this error."""
 
-    def start(flags: int) -> object:
+    def start(flags):
         if isinstance(found, Exception):
             raise found
         return (getattr(CUresult, f"CUDA_ERROR_{found}"),)
@@ -106,10 +102,10 @@ def starting(double: CudaDouble, monkeypatch: pytest.MonkeyPatch, found: Excepti
     return refusal(lambda: open_engine("cuda"))
 
 
-def with_libraries(monkeypatch: pytest.MonkeyPatch, **broken: str) -> None:
+def with_libraries(monkeypatch, **broken):
     """Replaces what finds packages; `broken` has the libraries that cannot be loaded, and why."""
 
-    def load(library: str) -> object:
+    def load(library):
         problem = broken.get(library)
         if problem:
             raise RuntimeError(problem)
@@ -117,7 +113,7 @@ def with_libraries(monkeypatch: pytest.MonkeyPatch, **broken: str) -> None:
             raise NO_LIBRARY
         return SimpleNamespace(abs_path="/a/library")
 
-    def module(name: str) -> object:
+    def module(name):
         assert name == "cuda.pathfinder"
         return SimpleNamespace(load_nvidia_dynamic_lib=load)
 
@@ -194,7 +190,7 @@ def test_a_driver_that_shows_no_device_is_an_error_like_that_of_its_start(use, m
     assert refusal(lambda: open_engine("cuda")) == text.replace(reported, "none")
 
 
-def listed() -> list[Any]:
+def listed():
     return [one for one in lm.devices() if one.engine.startswith("cuda")]
 
 
@@ -303,7 +299,7 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(
         for number, name in enumerate(("first", "second", "third"))
     }
 
-    def run(*names: str) -> list[int]:
+    def run(*names):
         module = driver.build("\n\n".join([head, *map(kernels.get, names)]))
         found, target = list[int](), driver.allocate(4)
         for name in names:
@@ -313,7 +309,7 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(
 
     compile_, both = driver._api.nvrtc.nvrtcCompileProgram, threading.Barrier(2, timeout=60)
 
-    def compile_both(*arguments: Any) -> Any:
+    def compile_both(*arguments):
         # Each compilation waits for the other one to begin.
         both.wait()
         return compile_(*arguments)
@@ -339,7 +335,7 @@ def test_a_product_is_rounded_before_it_is_added(driver):
 HOW = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "batch_size": 8}
 
 
-def fitted(engine: str) -> lm.Model:
+def fitted(engine):
     model = lm.Model(network(lm.Dropout(0.25)), engine=engine, seed=3)
     how = HOW | {"optimizer": lm.Adam(1e-2), "metrics": [lm.Accuracy()], "epochs": 2}
     model.fit(data(), **how)
@@ -381,19 +377,6 @@ def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
         assert many[name] == few[name], name
 
 
-@pytest.mark.usefixtures("double")
-def test_a_step_is_one_graph_launch(counts):
-    x, y = data(8)
-    with lm.Model(network(), engine="cuda").training(**HOW) as training:
-        for _ in range(20):
-            training.step(x, y)
-        before = Counter(counts)
-        training.step(x, y)
-        used = counts - before
-    assert used["cuGraphLaunch"] == 1
-    assert used["cuLaunchKernel"] == used["cuMemAlloc"] == used["cuStreamSynchronize"] == 0
-
-
 def test_all_memory_is_freed(double):
     model = fitted("cuda")
     model.predict(data()[0])
@@ -414,7 +397,7 @@ def test_a_fault_of_a_kernel_says_that_the_process_must_be_restarted(double, dri
     text = 'extern "C" __global__ void beyond(int *x) { x[1 << 20] = 7; }'
     launched = kernel(driver, text, [driver.allocate(4)], group=1)
 
-    def run() -> None:
+    def run():
         with driver.errors("running a program"):
             driver.queue.launch(launched)
             driver.queue.finish()

@@ -1,9 +1,6 @@
 """Schedules whose contractions cuBLASLt computes, in the CUDA engine on doubles."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,18 +15,15 @@ from error_texts import error_text
 from gpu_cases import Case, compiled, timed_candidates
 
 from lamina import ops
-from lamina.base.shapes import Array
 from lamina.engines.cuda import requirements
 from lamina.engines.cuda.calls import made_of
-from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import LEAST_K, LEAST_SIDE, is_large
 from lamina.engines.engine import Candidate
 from lamina.engines.gpu import tuning
 from lamina.engines.gpu.family import compile_program, with_memories
 from lamina.engines.gpu.plain_products import plain_product
-from lamina.engines.gpu.schedule import LibrarySchedule, ProgramSchedule
+from lamina.engines.gpu.schedule import LibrarySchedule
 from lamina.errors import EngineError, InternalError
-from lamina.program.program import Program
 
 LAYER = Case("layer", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.matmul(x, w) + b)
 RELU = Case("relu", ((6, 5), (5, 7), (7,)), lambda x, w, b: ops.relu(ops.matmul(x, w) + b))
@@ -51,18 +45,13 @@ def layer(device):
     return compiled(LAYER, device.engine.target)
 
 
-def by_library(device: DoubledDevice, program: Program) -> ProgramSchedule:
+def by_library(device, program):
     """The last legal schedule: cuBLASLt computes all that it can."""
     *_, last = legal_schedules(device.family, program)
     return last
 
 
-def run(
-    device: DoubledDevice,
-    case: Case,
-    schedule: ProgramSchedule | None = None,
-    feeds: dict[str, Array] | None = None,
-) -> Array:
+def run(device, case, schedule=None, feeds=None):
     program = compiled(case, device.engine.target)
     executable = device.engine.compile(program, {}, schedule=schedule)
     try:
@@ -139,7 +128,7 @@ def test_without_an_algorithm_our_kernels_run_a_step(device, layer, failure, mon
     assert NAMED not in device.engine.listing(layer, 0, "schedule")
 
 
-def a_millisecond(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+def a_millisecond(schedule, repeat, runs):
     """Times a candidate."""
     repeat()
     return 1e-3
@@ -171,7 +160,7 @@ def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dr
     program = with_memories(compiled(RELU, device.engine.target))
     builders: list[int] = []
 
-    def building(text: str) -> None:
+    def building(text):
         builders.append(threading.get_ident())
         if len(builders) == 2:
             raise InternalError("NVRTC refuses a kernel")
@@ -200,7 +189,7 @@ def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
     begun, timed = list[int](), list[int]()
     on_call(tuning, "Trials", lambda *_: begun.append(len(timed)))
 
-    def timer(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+    def timer(schedule, repeat, runs):
         timed.append(runs)
         return 1e-3
 
@@ -215,7 +204,7 @@ def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
 
 
 def test_large_products_are_computed_by_the_library_by_default(device):
-    def product(m: int, n: int, k: int) -> Program:
+    def product(m, n, k):
         return compiled(Case("product", ((m, k), (k, n)), ops.matmul), device.engine.target)
 
     large, small = product(512, 512, 512), product(512, 512, 511)
@@ -232,7 +221,7 @@ def test_large_products_are_computed_by_the_library_by_default(device):
 
 
 def test_convolutions_are_no_candidates_for_the_library(device):
-    def conv(x: Any, weight: Any) -> Any:
+    def conv(x, weight):
         return ops.conv(x, weight, strides=1, padding=1, dilations=1, groups=1)
 
     program = compiled(Case("conv", ((2, 3, 6, 6), (4, 3, 3, 3)), conv), device.engine.target)
@@ -271,9 +260,6 @@ def test_steps_with_calls_of_the_library_are_timed(device, layer):
     executable.release()
 
 
-# Several algorithms
-
-
 def test_each_algorithm_is_a_candidate(device, layer):
     device.library.proposals = 20
     found = [one for one in device.family.candidates(layer) if isinstance(one, LibrarySchedule)]
@@ -285,9 +271,6 @@ def test_each_algorithm_is_a_candidate(device, layer):
     results = [run(device, LAYER, one) for one in schedules for _ in range(2)]
     assert len({one.tobytes() for one in results}) == 1
     assert {one.place for one in device.library.called} == {*range(8)}
-
-
-# The first call
 
 
 def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
@@ -313,17 +296,14 @@ def test_without_memory_for_another_result_the_first_call_is_captured(device, la
     assert len(device.library.problems) == 1
 
 
-# A missing library
-
-
-def missing(load: Callable[[], Any]) -> CudaDriver:
+def missing(load):
     """A driver that loads cuBLASLt by this function."""
     device = DoubledDevice()
     device.driver._api = made_of(device.double.driver, device.double.nvrtc, load)
     return device.driver
 
 
-def asked(driver: CudaDriver) -> None:
+def asked(driver):
     found = plain_product(Product().step())
     assert found is not None
     driver.library_algorithms(found.product)
@@ -331,7 +311,7 @@ def asked(driver: CudaDriver) -> None:
 
 @pytest.mark.parametrize("error", [OSError, RuntimeError, ImportError])
 def test_a_missing_library_is_an_error_with_the_remedy(error, monkeypatch):
-    def absent(name: str) -> Any:
+    def absent(name):
         raise error("libcublasLt.so.13: cannot open shared object file\nmore")
 
     monkeypatch.setattr(requirements.importlib, "import_module", absent)

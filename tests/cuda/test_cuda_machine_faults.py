@@ -1,7 +1,5 @@
 """What the PTX machine refuses: illegal accesses, races, divergent barriers, unknown PTX."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -40,7 +38,7 @@ DIVERGENT = "setp.lt.u32 p, i, 7; @p bra waits; bar.sync 0; bra done; waits: {} 
 UNWRITTEN = "a read of register x, which is not written"
 
 
-def run(body: str, *, threads: int = 64, blocks: int = 1, is_early: bool = False) -> np.ndarray:
+def run(body, *, threads=64, blocks=1, is_early=False):
     """The array of 64 integers (with copies more) after a kernel."""
     text = kernel(START + body, ["u64"], target="sm_90" if is_early else "sm_80")
     bench = Bench(text)

@@ -4,10 +4,7 @@ Products of matrices, copies and barriers are left to the kernels of every sched
 (`test_cuda_schedules.py`) and to `test_cuda_machine_faults.py`.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -15,8 +12,8 @@ import numpy as np
 import pytest
 from cuda_machine_cases import Bench, calculate, kernel
 
+from cuda_machine.arithmetic import fma_f4
 from cuda_machine.faults import Fault
-from cuda_machine.floats import fma_f4
 from cuda_machine.syntax import BITS, CONTROL
 from cuda_machine.writer import DTYPES, FORMS, INTEGERS, expanded
 
@@ -189,7 +186,7 @@ class Case(NamedTuple):
     is_float: str = ""
 
 
-def bits_of(value: float, type: str) -> int:
+def bits_of(value, type):
     """The bits of a value of a type, extended to 64."""
     if type == "pred":
         return int(value)
@@ -199,7 +196,7 @@ def bits_of(value: float, type: str) -> int:
     return int(np.array(int(value) % (1 << BITS[type]), np.uint64).astype(dtype)) % (1 << 64)
 
 
-def result_type(name: str, modifiers: tuple[str, ...]) -> str:
+def result_type(name, modifiers):
     *_, type = modifiers
     if name.startswith("dp"):
         return "s32" if "s32" in modifiers else "u32"
@@ -209,7 +206,7 @@ def result_type(name: str, modifiers: tuple[str, ...]) -> str:
     return changed.get(name, type)
 
 
-def case_of(name: str, modifiers: tuple[str, ...], operands: tuple[Any, ...], want: float) -> Case:
+def case_of(name, modifiers, operands, want):
     source, result = modifiers[-1], result_type(name, modifiers)
     names, lines = [], []
     for number, one in enumerate(operands):
@@ -230,7 +227,7 @@ def case_of(name: str, modifiers: tuple[str, ...], operands: tuple[Any, ...], wa
                 result if "f" in result else "")  # fmt: skip
 
 
-def cases() -> Iterator[tuple[int, tuple[str, ...], Case]]:
+def cases():
     """The first architecture that has it, the form, and the case, of all rows."""
     for forms, operands, want in ROWS:
         for name, *rest in expanded(forms):
@@ -243,7 +240,7 @@ def cases() -> Iterator[tuple[int, tuple[str, ...], Case]]:
                 yield since, (name, *modifiers), case_of(name, modifiers, other, want)
 
 
-def accesses() -> Iterator[tuple[int, tuple[str, ...], Case]]:
+def accesses():
     """Loads of `TABLE`, and stores of its last bytes that are loaded again."""
     at = {"global": "mine", "shared": "s", "const": "table", "param": "block"}
     fill = "ld.const.u64 v, [table+{0}]; st.{1}.u64 [{2}+{0}], v;"
@@ -275,7 +272,7 @@ def accesses() -> Iterator[tuple[int, tuple[str, ...], Case]]:
             yield known.since, (name, *modifiers), Case(code, total)
 
 
-def wrong_of(rows: list[Case], target: str) -> list[str]:
+def wrong_of(rows, target):
     """What is wrong with cases, which all run in one thread."""
     body = """.reg .b32 s; .reg .b64 to, mine, v; .shared .align 32 .b8 sharing[32];
         mov.u32 s, sharing; ld.param.u64 to, [p0]; ld.param.u64 mine, [p1]; """
@@ -295,7 +292,7 @@ def wrong_of(rows: list[Case], target: str) -> list[str]:
     return wrong
 
 
-def is_nan(bits: int, type: str) -> bool:
+def is_nan(bits, type):
     return bool(type) and bool(np.isnan(np.array(bits, f"u{BITS[type] // 8}").view(DTYPES[type])))
 
 

@@ -1,7 +1,5 @@
 """Products of warpgroups on the PTX machine: layouts of matrices, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -26,13 +24,11 @@ COMMIT = "wgmma.commit_group.sync.aligned;"
 WAIT = "wgmma.wait_group.sync.aligned 0;"
 
 
-def descriptor(begin: int, panel: int, mode: int = 1) -> int:
+def descriptor(begin, panel, mode=1):
     return begin >> 4 | panel >> 4 << 16 | STRIDE >> 4 << 32 | mode << 62
 
 
-def body(
-    width: int, type: str, across: tuple[bool, bool], begin: int = 0, mode: int = 1
-) -> list[str]:
+def body(width, type, across, begin=0, mode=1):
     """The parts of a kernel that stores the sums of the product that begins at some bytes."""
     count, k = width // 2, 8 if type == "tf32" else 16
     sums = ", ".join(f"f{number}" for number in range(count))
@@ -49,7 +45,7 @@ def body(
     return [first, FENCE, BARRIER, BEGUN, product, COMMIT, WAIT, stored]
 
 
-def run(parts: list[str], tiles: np.ndarray, *, threads: int = 128, target: str = "sm_90a") -> Any:
+def run(parts, tiles, *, threads=128, target="sm_90a"):
     """The sums of the kernel (thread, number)."""
     bench = Bench(kernel(" ".join(parts), ["u64", "u64"], target=target))
     found = np.zeros((threads, 128), "f4")
@@ -58,7 +54,7 @@ def run(parts: list[str], tiles: np.ndarray, *, threads: int = 128, target: str 
     return bench.read(addresses[1], found).reshape(-1)
 
 
-def stored(tiles: np.ndarray, matrix: np.ndarray, begin: int, *, across: bool) -> None:
+def stored(tiles, matrix, begin, *, across):
     """Writes the elements of a matrix (m or n, k) in panels, from some bytes of the tiles on."""
     size = matrix.itemsize
     for (outer, k), bits in np.ndenumerate(matrix):

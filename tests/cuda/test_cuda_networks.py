@@ -1,10 +1,6 @@
 """Whole networks on the cuda engine, on the machine that runs PTX: the interpreter's results."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,16 +15,14 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, leaf
 
-Use = Callable[..., Any]
 
-
-def changes(model: lm.Model, initial: Mapping[str, Array]) -> Array:
+def changes(model, initial):
     """What training has changed: all parameters in one vector."""
     found = model.parameters()
     return np.concatenate([(found[name] - one).ravel() for name, one in initial.items()])
 
 
-def trained(network: lm.Network, engine: str, batch: int, **options: Any) -> tuple[Array, Array]:
+def trained(network, engine, batch, **options):
     """The losses of two training steps on noise, and what they change."""
     generator = np.random.default_rng(1)
     model = lm.Model(network, engine=engine, seed=2, **options)
@@ -42,7 +36,7 @@ def trained(network: lm.Network, engine: str, batch: int, **options: Any) -> tup
     return np.array(losses), changes(model, initial)
 
 
-def deviation(found: Array, expected: Array) -> float:
+def deviation(found, expected):
     """The norm of the difference of two vectors, divided by that of the expected one."""
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 

@@ -1,9 +1,6 @@
 """The peaks of Nvidia's GPUs: as many multiply-adds are counted as kernels do."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import Any
 
 import pytest
 from doubles import DoubledDevice
@@ -30,11 +27,11 @@ def test_the_operations_of_a_peak_are_those_of_its_kernel(
     # The matrices that warps have multiplied, by their extent along K and their elements.
     executed: Counter[tuple[int, str]] = Counter()
 
-    def counted(k: int, kind: str, left: list[Any], *others: Any) -> Any:
+    def counted(k, kind, left, *others):
         executed[k, kind] += len(left[0]) // 32
         return multiplied(k, kind, left, *others)
 
-    def one_run(driver: Any, kernel: Any) -> float:
+    def one_run(driver, kernel):
         driver.queue.launch(kernel)
         driver.queue.finish()
         return 1.0

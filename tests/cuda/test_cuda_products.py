@@ -1,24 +1,20 @@
 """Contractions through cuBLASLt in the CUDA engine, on doubles of the driver and the library."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product as combinations
-from typing import Any
 
 import numpy as np
 import pytest
 from cublaslt_cases import RESULT, Product, Stored
 from doubles import DoubledDevice, OutsideTheDouble
 
-from lamina.base.shapes import Array, bfloat16, float16, float32
+from lamina.base.shapes import bfloat16, float16, float32
 from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.errors import EngineError
 from lamina.program.index import axis_index
 from lamina.program.scalar import Apply, Load
-from lamina.program.steps import Contraction
 
 Change = Callable[[MatrixProduct], MatrixProduct]
 
@@ -28,14 +24,7 @@ def device():
     return DoubledDevice()
 
 
-def computed(
-    device: DoubledDevice,
-    step: Contraction,
-    feeds: Mapping[str, Array],
-    change: Change = lambda product: product,
-    runs: int = 1,
-    numbers: Sequence[int | None] = (None,),
-) -> Array:
+def computed(device, step, feeds, change=lambda product: product, runs=1, numbers=(None,)):
     """The result's buffer after some runs of captured launches of a product."""
     found = plain_product(step)
     assert found is not None
@@ -61,7 +50,7 @@ def computed(
     return result
 
 
-def assert_computed(device: DoubledDevice, case: Product, step: Contraction, **more: int) -> None:
+def assert_computed(device, case, step, **more):
     feeds = case.feeds(**more)
     tolerance = 1e-5 if case.stored == float32 else 2.0**-7
     np.testing.assert_allclose(
@@ -139,8 +128,6 @@ def test_parts_of_sums_are_never_rounded_to_16_bits(device):
     assert (computed(device, case.step(), feeds)[:6] == 60000).all()
 
 
-# Faults in the description of a product
-
 SQUARE = Product(2, 6, 6, 6, Stored("k", 1, 2), Stored("n", 2, 2), Stored("n", 0, 2))
 WRONG: dict[str, Change] = {
     "leading of left": lambda one: replace(one, left=_moved(one.left, leading=1)),
@@ -157,7 +144,7 @@ WRONG: dict[str, Change] = {
 }
 
 
-def _moved(matrix: Any, **by: int) -> Any:
+def _moved(matrix, **by):
     return replace(matrix, **{name: getattr(matrix, name) + step for name, step in by.items()})
 
 
@@ -177,7 +164,7 @@ def test_wrong_descriptions_are_refused_or_have_wrong_results(device, name):
 def test_columns_that_overlap_are_refused(device, matrix):
     step, feeds = SQUARE.step(), SQUARE.feeds()
 
-    def change(one: MatrixProduct) -> MatrixProduct:
+    def change(one):
         return replace(one, **{matrix: replace(getattr(one, matrix), leading=5)})
 
     # The driver's errors are told as ours.

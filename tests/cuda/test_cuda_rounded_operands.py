@@ -1,7 +1,5 @@
 """Trainings whose operands are stored rounded, on the machine that runs PTX, and by cuBLASLt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +8,9 @@ import pytest
 from training_cases import same
 
 import lamina as lm
-from lamina.base.shapes import Array
 from lamina.engines.cuda import family
 from lamina.engines.gpu import gpus, kernels
 from lamina.engines.gpu.executable import GpuProgram
-from lamina.engines.gpu.launches import Gather
 
 PRECISIONS = [{"precision": "tf32"}, {"dtype": "mixed-bfloat16"}, {"dtype": "mixed-float16"}]
 X = np.random.default_rng(1).normal(size=(11, 9)).astype("float32")
@@ -27,7 +23,7 @@ def device(use, monkeypatch):
     """A double of devices for which all operands of products are stored rounded."""
     target_for = gpus.target_for
 
-    def storing(*of: Any) -> Any:
+    def storing(*of):
         return replace(target_for(*of), operand_tile=1, launch_bytes=0.0)
 
     monkeypatch.setattr(gpus, "target_for", storing)
@@ -35,17 +31,17 @@ def device(use, monkeypatch):
     return use()
 
 
-def made(features: int = 9, **precision: Any) -> lm.Model:
+def made(features=9, **precision):
     network = lm.Sequential(lm.Input(features), lm.Linear(8), lm.ReLU(), lm.Linear(5))
     return lm.Model(network, "cuda", **precision)
 
 
-def change(model: lm.Model) -> None:
+def change(model):
     name, value = next(iter(model.parameters().items()))
     model.set_parameters({name: value * 1.5})
 
 
-def used(**precision: Any) -> dict[str, Array]:
+def used(**precision):
     """What a fit with a smaller last batch, training steps and predictions make of a model."""
     model = made(**precision)
     model.fit((X, Y), epochs=2, validation=(X, Y), **HOW)
@@ -65,7 +61,7 @@ def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
     found = used(**precision)
     pack = GpuProgram._pack_changed
 
-    def pack_always(self: Any) -> None:
+    def pack_always(self):
         self._loaded = -1
         pack(self)
 
@@ -80,14 +76,14 @@ def test_inputs_are_rounded_while_they_are_gathered(monkeypatch, tmp_path, preci
     monkeypatch.setattr(kernels, "joined_launches", lambda *of: [])
     write, rounded = kernels.write_gather, list[str]()
 
-    def noted(*of: Any, **options: Any) -> Gather | None:
+    def noted(*of, **options):
         found = write(*of, **options)
         rounded.extend(() if found is None else found.rounded)
         return found
 
     monkeypatch.setattr(kernels, "write_gather", noted)
 
-    def losses(cache: str) -> Array:
+    def losses(cache):
         monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / cache))
         model = made(features, **precision)
         return np.array(model.fit((X[:, :features], Y), epochs=3, **HOW)["loss"])
@@ -105,7 +101,7 @@ def test_copies_are_made_again_only_if_another_changed_parameters_or_the_arena(c
     model = made(**precision)
     with model.training(**HOW) as training:
 
-        def graphs() -> int:
+        def graphs():
             """The graphs that a training step launches: copies are a graph of their own."""
             before = counts["cuGraphLaunch"]
             float(training.step(X[:4], Y[:4]))

@@ -1,67 +1,66 @@
-"""Kernels of every schedule for Nvidia's GPUs, on the machine that runs PTX."""
+"""Kernels of every schedule, of chains, and as phases, on the machine that runs PTX."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+import re
 from dataclasses import replace
 from functools import cache
 
+import chain_cases
 import numpy as np
 import pytest
 from alternatives import schedules_of
-from doubles import CudaDouble, DoubledDevice
+from chain_cases import check_chains
+from doubles import DoubledDevice
 from gpu_cases import CASES, LARGE, PANELS, Case, assert_close, compiled
-from harness import run_program
+from harness import run_program, training_step
 
+import lamina as lm
 from lamina import ops
 from lamina.base.shapes import int32
-from lamina.codegen.words import Words
+from lamina.codegen.cuda_words import CUDA
+from lamina.compiler.pipeline import compile_graph
+from lamina.engines.cuda.build import programs_of
+from lamina.engines.gpu import kernels
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.gpu.launches import Launches, Traits
-from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, ProgramSchedule
+from lamina.engines.gpu.phases import extra_clocks
+from lamina.engines.gpu.schedule import MatrixSchedule, PassesSchedule, TreeSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.program.program import Program
 from lamina.program.steps import Contraction
 
 # These always run; the others if `--part` chooses them.
 FIRST = (
-    "matmul-bf16",
-    "transposed-bf16",
-    "matmul-f16",
-    "conv-bf16",
-    "matmul-tf32",
-    "conv-tf32",
-    "stored-tf32",
+    *("matmul-bf16", "transposed-bf16", "matmul-f16", "conv-bf16"),
+    *("matmul-tf32", "conv-tf32", "stored-tf32"),
 )
-EVERY = [
-    pytest.param(one, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
-    for one in CASES
-]
+
+
+def with_samples(cases, first):
+    return [
+        pytest.param(one, id=one.name, marks=() if one.name in first else pytest.mark.sampled)
+        for one in cases
+    ]
 
 
 class SeparateKernels(GpuFamily):
     """Kernels alone; the conformance tests run them as phases of others, too."""
 
-    def __init__(self, traits: Traits, words: Words, engine: str) -> None:
+    def __init__(self, traits, words, engine):
         super().__init__(traits, words, engine)
         self.key += "separate"
 
-    def write(
-        self, program: Program, schedule: ProgramSchedule, *, separate: bool = False
-    ) -> Launches:
+    def write(self, program, schedule, *, separate=False):
         return super().write(program, schedule, separate=True)
 
 
 @cache
-def engine(capability: tuple[int, int] = (8, 0)) -> tuple[GpuEngine, CudaDouble]:
+def engine(capability=(8, 0)):
     """The engine on a device of that compute capability, and the double of its driver."""
     device = DoubledDevice(capability)
     family = SeparateKernels(device.driver.traits, device.driver.words, "cuda")
     return GpuEngine("cuda", lambda: device.driver, lambda _: family), device.double
 
 
-def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, int]) -> set[str]:
+def check(case, schedules, tolerance, capability):
     """Runs a case with its own schedule, and others; returns the kinds of matrices.
 
     The others are every one, those of warpgroups, or none.
@@ -75,13 +74,7 @@ def check(case: Case, schedules: str, tolerance: float, capability: tuple[int, i
     return {kernel.kind for schedule in others for kernel in _matrices(schedule)}
 
 
-def compare(
-    case: Case,
-    program: Program,
-    schedules: Sequence[ProgramSchedule | None],
-    tolerance: float = 2e-5,
-    capability: tuple[int, int] = (8, 0),
-) -> None:
+def compare(case, program, schedules, tolerance=2e-5, capability=(8, 0)):
     """Requires the interpreter's results of each schedule."""
     (own, double), feeds = engine(capability), case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
@@ -93,7 +86,7 @@ def compare(
             assert_close(found[name], value, tolerance, f"{name}\n{schedule}")
 
 
-def _matrices(schedule: ProgramSchedule | None) -> list[MatrixSchedule]:
+def _matrices(schedule):
     """The schedules of kernels whose warps multiply matrices."""
     kernels = [
         kernel
@@ -103,7 +96,7 @@ def _matrices(schedule: ProgramSchedule | None) -> list[MatrixSchedule]:
     return [kernel for kernel in kernels if isinstance(kernel, MatrixSchedule)]
 
 
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", with_samples(CASES, FIRST))
 def test_every_schedule_gives_the_results_of_the_interpreter(case):
     kinds = check(case, "every", 2e-5, (8, 0))
     named = {"bf16": "bfloat16", "f16": "float16", "tf32": "tf32"}
@@ -154,3 +147,104 @@ def test_tiles_may_take_more_local_memory_than_kernels_can_declare():
     assert 48 << 10 < deeper.local_bytes <= 163 << 10
     steps = (*schedule.steps[:number], deeper, *schedule.steps[number + 1 :])
     compare(case, program, [replace(schedule, steps=steps)])
+
+
+@pytest.mark.parametrize("case", with_samples(chain_cases.CASES, ("causal", "mixed-bfloat16")))
+def test_chains_give_the_results_of_the_interpreter(case, monkeypatch):
+    monkeypatch.setattr("lamina.compiler.chains.LEAST_LENGTH", 1)
+    own, double = engine()
+    # The machine is slow: two of the odd ones.
+    check_chains(case, own, own.target, lambda program: [*schedules_of(own, program)][::5])
+    assert double.recover() == []
+
+
+DEVICES = {capability: DoubledDevice(capability) for capability in ((7, 5), (9, 0))}
+
+
+def phased_engine(kind, capability):
+    driver = DEVICES[capability].driver
+    return GpuEngine("cuda", lambda: driver, lambda _: kind(driver.traits, driver.words, "cuda"))
+
+
+def classifier():
+    return lm.Sequential(lm.Input(20), lm.Linear(40), lm.BatchNorm(), lm.ReLU(), lm.Linear(16))
+
+
+def recurrent():
+    return lm.Sequential(lm.Input(7, 4), lm.LSTM(8), lm.Flatten(), lm.Linear(4))
+
+
+def step_of(network, own):
+    graph = training_step(network, lm.CrossEntropy(), lm.SGD(0.05, momentum=0.9)).graph
+    return compile_graph(graph, batch=8, name="step", target=own.target)
+
+
+def check_phases(network, capability):
+    """Requires the bits of separate kernels from a training step; returns its launches."""
+    own, separate = (phased_engine(kind, capability) for kind in (GpuFamily, SeparateKernels))
+    program = step_of(network, own)
+    generator = np.random.default_rng(0)
+    feeds = {
+        one.name: generator.uniform(0.0, 1.0, one.shape).astype(one.dtype.numpy)
+        for kind in ("input", "parameter", "state")
+        for one in program.of_kind(kind)
+    }
+    rows = [run_program(program, one, feeds, runs=2) for one in (own, separate)]
+    assert DEVICES[capability].double.recover() == []
+    for found, expected in zip(*rows, strict=True):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, name)
+            assert np.isfinite(value).all(), name
+    assert own.launch_count(program) < separate.launch_count(program)
+    return own.launch_count(program)
+
+
+@pytest.mark.parametrize(
+    ("network", "capability", "launches"),
+    [(classifier, (7, 5), 1), (recurrent, (9, 0), 3)],
+    ids=["classifier", "recurrent"],
+)
+def test_phases_of_one_kernel_have_the_bits_of_separate_kernels(network, capability, launches):
+    assert check_phases(network(), capability) == launches
+
+
+def test_a_kernel_is_compiled_with_its_own_phases_only():
+    own = phased_engine(GpuFamily, (9, 0))
+    family, program = own.family, step_of(classifier(), own)
+    text = family.write(program, family.decide(program)).text
+    texts = programs_of(text)
+    (joined,) = (name for name in texts if "joined" in name)
+    assert texts[joined].count("_phase(") == text.count("_phase(") > 10
+    assert all("_phase(" not in one for name, one in texts.items() if name != joined)
+
+
+def test_functions_are_written_once_and_only_for_kernels_that_call_them():
+    own = phased_engine(SeparateKernels, (9, 0))
+    layers = lm.Linear(33), lm.GELU(), lm.Linear(9), lm.Tanh(), lm.Linear(33), lm.GELU()
+    program = step_of(lm.Sequential(lm.Input(20), *layers, lm.Linear(10)), own)
+    text = own.family.write(program, own.family.decide(program), separate=True).text
+    begins = re.escape(CUDA.inlined) + r" \S.* (\w+)\([^;]*\) \{$"
+    names = re.findall(rf"^{begins}", text, re.MULTILINE)
+    assert len({*names}) == len(names) >= 4
+    called = 0
+    for one in programs_of(text).values():
+        # Functions whose calls stand in other functions are none of these.
+        body = one[one.index(CUDA.kernel.split("__")[0] + "__global__") :]
+        expected = [name for name in names if f"{name}(" in body]
+        assert re.findall(rf"^{begins}", one, re.MULTILINE) == expected
+        called += len(expected)
+    assert called > len(names)
+
+
+def test_launches_within_an_iteration_are_joined(monkeypatch, on_call):
+    def without_trees(launch, decided, *more):
+        is_tree = isinstance(decided, TreeSchedule)
+        return None if is_tree else extra_clocks(launch, decided, *more)
+
+    monkeypatch.setenv("LAMINA_CACHE", "0")
+    monkeypatch.setattr(kernels, "extra_clocks", without_trees)
+    joined: list[bool] = []
+    on_call(kernels, "write_phases", lambda *_, is_repeated: joined.append(is_repeated))
+    check_phases(recurrent(), (9, 0))
+    assert True in joined
+    assert False in joined

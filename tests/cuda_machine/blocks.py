@@ -1,8 +1,5 @@
 """Divides a kernel into basic blocks, and finds the registers that live between them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,10 +9,8 @@ from cuda_machine.syntax import (
     Address,
     Immediate,
     Instruction,
-    Kernel,
     Label,
     Not,
-    Operand,
     Register,
     Symbol,
     Vector,
@@ -62,11 +57,11 @@ class Block:
     live_in: set[Register] = field(default_factory=set)
     written: set[Register] = field(default_factory=set)
 
-    def all(self) -> list[Instruction]:
+    def all(self):
         return [*self.instructions, *([self.last] if self.last else [])]
 
 
-def basic_blocks(kernel: Kernel) -> list[Block]:
+def basic_blocks(kernel):
     """The blocks of a kernel, with their successors and the registers that live between them."""
     blocks, labels = _divided(kernel)
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
@@ -85,16 +80,16 @@ def basic_blocks(kernel: Kernel) -> list[Block]:
     return blocks
 
 
-def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
+def _divided(kernel):
     blocks = [Block(0)]
     labels: dict[str, int] = {}
 
-    def begin() -> Block:
+    def begin():
         if blocks[-1].all():
             blocks.append(Block(len(blocks)))
         return blocks[-1]
 
-    def add(one: Instruction) -> None:
+    def add(one):
         if one.name in _WHOLE_WARP:
             begin().together = True
         kind = _KINDS.get(one.name, "next")
@@ -122,7 +117,7 @@ def _divided(kernel: Kernel) -> tuple[list[Block], dict[str, int]]:
     return blocks, labels
 
 
-def registers_in(operand: Operand | None) -> Iterator[Register]:
+def registers_in(operand):
     """All registers that an operand consists of."""
     match operand:
         case Register():
@@ -138,7 +133,7 @@ def registers_in(operand: Operand | None) -> Iterator[Register]:
             pass
 
 
-def read_and_written(one: Instruction) -> tuple[set[Register], set[Register]]:
+def read_and_written(one):
     """The registers that an instruction reads, and those that it writes."""
     results = 1 if one.operands and one.name not in _WITHOUT_RESULT else 0
     # A product of warpgroups is added to its result.
@@ -150,7 +145,7 @@ def read_and_written(one: Instruction) -> tuple[set[Register], set[Register]]:
     return read, written
 
 
-def _find_lives(blocks: list[Block]) -> None:
+def _find_lives(blocks):
     """Sets `live_in` and `written` by the usual backward analysis."""
     uses: list[set[Register]] = []
     defined: list[set[Register]] = []
@@ -183,7 +178,7 @@ def _find_lives(blocks: list[Block]) -> None:
         block.written = defined[block.number] & out
 
 
-def with_undefined_values(kernel: Kernel) -> Kernel:
+def with_undefined_values(kernel):
     """The kernel with constants for registers that are never written, where NVRTC reads them.
 
     NVRTC stores vectors with such elements if it stores these elements a second time, with their
@@ -199,13 +194,13 @@ def with_undefined_values(kernel: Kernel) -> Kernel:
         for register in read_and_written(one)[1]
     }
 
-    def value(one: Operand, type: str) -> Operand:
+    def value(one, type):
         if not isinstance(one, Register) or one.name in written:
             return one
         bits = int.from_bytes(_BITS.to_bytes(2, "little") * (BITS[type] // 16), "little")
         return Immediate(bits, type if type in ("f32", "f64") else "integer")
 
-    def defined(one: Instruction) -> Instruction:
+    def defined(one):
         type = one.modifiers[-1] if one.modifiers else ""
         operands = list(one.operands)
         for number, each in enumerate(operands[1:], 1):

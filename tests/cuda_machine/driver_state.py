@@ -6,8 +6,7 @@ import functools
 import itertools
 import re
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from cuda.bindings.driver import CUdevice_attribute, CUresult, CUstreamCaptureMo
 from cuda_machine.faults import Fault, OutOfMemory
 from cuda_machine.machine import Machine
 from cuda_machine.memory import Memory
-from cuda_machine.operations import Node, Operation, Order, Scheduler, Stream
+from cuda_machine.operations import Node, Operation, Scheduler, Stream
 from lamina.base.garbage import Pause
 
 Thing = TypeVar("Thing")
@@ -43,11 +42,11 @@ class DeviceDescription:
     multiprocessors: int = 4
 
     @property
-    def most_shared(self) -> int:
+    def most_shared(self):
         """The shared memory of a block that has opted in to all of it."""
         return SHARED_BYTES[self.capability][1]
 
-    def attributes(self) -> dict[CUdevice_attribute, int]:
+    def attributes(self):
         values = {
             "COMPUTE_CAPABILITY_MAJOR": self.capability[0],
             "COMPUTE_CAPABILITY_MINOR": self.capability[1],
@@ -73,7 +72,7 @@ class DeviceDescription:
 class CudaError(Exception):
     """A call fails with a result of CUDA, by its name without CUDA_ERROR_."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         super().__init__(f"CUDA_ERROR_{name}")
         self.result: CUresult = getattr(CUresult, f"CUDA_ERROR_{name}")
 
@@ -85,7 +84,7 @@ class OutsideTheDouble(Exception):
 class UseAfterRelease(Exception):
     """An operation runs after something that it uses was freed or unloaded."""
 
-    def __init__(self, text: str, error: str = "LAUNCH_FAILED") -> None:
+    def __init__(self, text, error="LAUNCH_FAILED"):
         super().__init__(text)
         self.error = error
 
@@ -110,7 +109,7 @@ class Context:
     # Milliseconds of the simulated clock; see `Event.time`.
     clock: float = 0.0
 
-    def check(self) -> None:
+    def check(self):
         if self.device.error:
             raise CudaError(self.device.error)
 
@@ -127,7 +126,7 @@ class Allocation:
     used_when_freed = "a copy or fill runs after its memory was freed", "ILLEGAL_ADDRESS"
 
     @property
-    def memory(self) -> Memory:
+    def memory(self):
         """The memory of the device."""
         return self.context.device.memory
 
@@ -146,7 +145,7 @@ class Thread(threading.local):
     And its mode, which cuThreadExchangeStreamCaptureMode changes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.contexts: list[Context] = []
         self.capture_mode = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 
@@ -154,7 +153,7 @@ class Thread(threading.local):
 class State:
     """All that lives in a process that uses CUDA."""
 
-    def __init__(self, devices: Sequence[Device], order: Order, counts: Counter[str]) -> None:
+    def __init__(self, devices, order, counts):
         self.devices, self.counts = devices, counts
         self.initialized = False
         self.lock = threading.RLock()
@@ -168,36 +167,36 @@ class State:
         self.thread = Thread()
         self._numbers = itertools.count(0x10_0000, 0x10)
 
-    def current(self) -> Context:
+    def current(self):
         """The context that is current in the calling thread; otherwise INVALID_CONTEXT."""
         if not self.thread.contexts:
             raise CudaError("INVALID_CONTEXT")
         return self.thread.contexts[-1]
 
-    def new_handle(self) -> int:
+    def new_handle(self):
         return next(self._numbers)
 
-    def add(self, kind: type[Thing], *fields: Any) -> Thing:
+    def add(self, kind, *fields):
         """Something new with a handle."""
         handle = self.new_handle()
         self.handles[handle] = thing = kind(handle, *fields)
         return thing
 
-    def find(self, kind: type[Thing], handle: Any, error: str = "INVALID_HANDLE") -> Thing:
+    def find(self, kind, handle, error="INVALID_HANDLE"):
         """The living object of a handle; `error` if there is none of this kind."""
         found = self.handles.get(int(handle))
         if not isinstance(found, kind):
             raise CudaError(error)
         return found
 
-    def find_stream(self, handle: Any) -> Stream:
+    def find_stream(self, handle):
         if int(handle) in (0, 1, 2):
             raise OutsideTheDouble("the double has no default stream")
         stream = self.find(Stream, handle)
         stream.context.check()
         return stream
 
-    def check_unsafe_call(self) -> None:
+    def check_unsafe_call(self):
         """Refuse a call that captures prohibit (cuThreadExchangeStreamCaptureMode); end these."""
         if self.thread.capture_mode == CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
             return
@@ -208,21 +207,19 @@ class State:
         if prohibiting:
             raise CudaError("STREAM_CAPTURE_UNSUPPORTED")
 
-    def submit(self, stream: Stream, operation: Operation) -> Operation:
+    def submit(self, stream, operation):
         stream.last = operation
         self.scheduler.submit(operation)
         return operation
 
-    def run_or_capture(
-        self, stream: Stream, action: Callable[[], float], *, waits: bool = False
-    ) -> None:
+    def run_or_capture(self, stream, action, *, waits=False):
         """Add an operation to a stream, or to its capture; `waits` as in `Node`.
 
         A fault of the action fails its device. A device that has failed does nothing more.
         """
         device = stream.context.device
 
-        def run() -> float:
+        def run():
             try:
                 return 0.0 if device.error else action()
             except (Fault, UseAfterRelease) as fault:
@@ -237,12 +234,12 @@ class State:
         else:
             stream.capture.nodes.append(Node(run, waits))
 
-    def wait(self, operation: Operation) -> None:
+    def wait(self, operation):
         self.scheduler.wait(operation)
         operation.context.check()
 
 
-def error_of(fault: Exception) -> str:
+def error_of(fault):
     """The error that CUDA reports for a fault.
 
     Hardware does not report races and reads of uninitialized memory. The double does, so that no
@@ -254,9 +251,7 @@ def error_of(fault: Exception) -> str:
     return f"{kind[1].upper()}_ADDRESS" if kind else "LAUNCH_FAILED"
 
 
-def driver_call(
-    outputs: int = 0, *, context: bool = True, initialized: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def driver_call(outputs=0, *, context=True, initialized=True):
     """A method as a function of cuda.bindings.driver: it returns the result, then the outputs.
 
     `outputs` is the number of outputs, which are None after an error. `context` says that the call
@@ -264,9 +259,9 @@ def driver_call(
     operations are returned by any call, as the driver documents.
     """
 
-    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(method):
         @functools.wraps(method)
-        def call(state: State, *arguments: Any, **named: Any) -> Any:
+        def call(state, *arguments, **named):
             state.counts[method.__name__] += 1
             with state.lock:
                 # A finalizer may call the driver; on a real one, none runs within another call.

@@ -1,9 +1,6 @@
 """The cuda engine on the machine, where there is no GPU."""
 
-from __future__ import annotations
-
 from functools import cache, cached_property
-from typing import Any
 
 import pytest
 
@@ -16,7 +13,7 @@ from lamina.engines.gpu.engine import GpuEngine
 
 
 @cache
-def machine_without_gpu(memory: int = 64 << 20) -> Any:
+def machine_without_gpu(memory=64 << 20):
     """The double that the cuda engine uses from now on; None if there is a GPU.
 
     Args:
@@ -51,21 +48,18 @@ class DoubledDevice:
         capability: of the device.
     """
 
-    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
+    def __init__(self, capability=(8, 0)):
         # The bindings are no part of the package.
         from cuda_machine.driver_double import CudaDouble
         from cuda_machine.driver_state import DeviceDescription
 
         self.double = CudaDouble([DeviceDescription(capability=capability)])
+        self.library = self.double.cublaslt
         api = calls.made_of(self.double.driver, self.double.nvrtc, lambda: self.library.functions)
         api.driver.cuInit(0)
         self.driver = CudaDriver(api, chosen("cuda:0", devices._found(api)))
         self.family = CudaFamily(self.driver)
 
     @cached_property
-    def library(self) -> Any:
-        return self.double.cublaslt
-
-    @cached_property
-    def engine(self) -> GpuEngine:
+    def engine(self):
         return GpuEngine("cuda", lambda: self.driver, lambda driver: self.family)

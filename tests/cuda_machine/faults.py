@@ -1,7 +1,5 @@
 """What a kernel may not do: a fault names the kernel, the line of PTX, the block and the thread."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 Index = tuple[int, int, int]
@@ -21,7 +19,7 @@ class Fault(Exception):
     block: Index | None = None
     thread: Index | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         where = [f"kernel {self.kernel}"] if self.kernel else []
         if self.line:
             where.append(f"line {self.line} of the PTX: {self.text}")

@@ -9,9 +9,6 @@ matrices in shared memory at any time between their instruction and the wait for
 are read at both times: both must be legal, and find the same bytes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,7 +26,7 @@ class _Begun:
     line: int
     arrays: dict[str, Any]
 
-    def part(self, which: Any) -> _Begun:
+    def part(self, which):
         return _Begun(self.line, {name: array[which] for name, array in self.arrays.items()})
 
 
@@ -39,17 +36,17 @@ class _Groups:
     # What is wrong with those that have not ended when their block ends.
     unended = ""
 
-    def __init__(self, m: Any) -> None:
+    def __init__(self, m):
         self._m = m
         self._begun: list[_Begun] = []
         # How many groups a lane has committed: the number of the group that is open.
         self._groups = np.zeros(m.count, np.int64)
 
-    def _begin(self, lanes: Any, **arrays: Any) -> None:
+    def _begin(self, lanes, **arrays):
         groups = self._groups[lanes]
         self._begun.append(_Begun(self._m.line, {"lanes": lanes, "groups": groups, **arrays}))
 
-    def _awaited(self, count: int, lanes: Any) -> Iterator[dict[str, Any]]:
+    def _awaited(self, count, lanes):
         """What ends when these lanes wait until at most `count` groups are left."""
         waiting = np.zeros(self._m.count, np.bool_)
         waiting[lanes] = True
@@ -63,7 +60,7 @@ class _Groups:
                 self._m.line = one.line
                 yield one.part(ends).arrays
 
-    def end(self) -> None:
+    def end(self):
         """All threads have exited."""
         for one in self._begun:
             self._m.line = one.line
@@ -75,7 +72,7 @@ class Copies(_Groups):
 
     unended = "an asynchronous copy that has not arrived when the block ends"
 
-    def begin(self, targets: Any, sources: Any, size: int, counts: Any, idx: Any) -> None:
+    def begin(self, targets, sources, size, counts, idx):
         """Begins copies of `size` bytes, of which only `counts` are read and the rest is zero."""
         m = self._m
         lanes = np.arange(m.count) if idx is None else idx
@@ -95,10 +92,10 @@ class Copies(_Groups):
         m.mark_pending(to, size, pending=True)
         self._begin(lanes, targets=targets, sources=offsets, counts=counts, values=values)
 
-    def commit(self, idx: Any) -> None:
+    def commit(self, idx):
         self._groups[slice(None) if idx is None else idx] += 1
 
-    def wait(self, count: int, idx: Any) -> None:
+    def wait(self, count, idx):
         m = self._m
         for copy in self._awaited(count, slice(None) if idx is None else idx):
             lanes, targets, values = copy["lanes"], copy["targets"], copy["values"]
@@ -119,7 +116,7 @@ class Products(_Groups):
 
     unended = "a product that has not ended when the block ends"
 
-    def warpgroups(self, idx: Any) -> Any:
+    def warpgroups(self, idx):
         """The first lane of each warpgroup, all of whose threads must be here."""
         m = self._m
         lanes = np.arange(m.count) if idx is None else idx
@@ -131,23 +128,23 @@ class Products(_Groups):
             m.fault_where(what, absent, idx)
         return firsts
 
-    def begin(self, lanes: Any, addresses: list[Any]) -> list[Any]:
+    def begin(self, lanes, addresses):
         """Begins products of warpgroups; returns the bytes (warpgroups, chunks, 16) of matrices."""
         left, right = (self._read(one, lanes) for one in addresses)
         self._begin(lanes, a=addresses[0], b=addresses[1], left=left, right=right)
         return [left, right]
 
-    def _read(self, addresses: Any, lanes: Any) -> Any:
+    def _read(self, addresses, lanes):
         m = self._m
         flat, each = addresses.reshape(-1), np.repeat(lanes, addresses.shape[1])
         offsets, shared = m.readable("shared", flat, _CHUNK, each)
         m.require_visible(offsets, _CHUNK, each)
         return shared[1][offsets[:, None] + np.arange(_CHUNK)].reshape(*addresses.shape, _CHUNK)
 
-    def commit(self, idx: Any) -> None:
+    def commit(self, idx):
         self._groups[self.warpgroups(idx)] += 1
 
-    def wait(self, count: int, idx: Any) -> None:
+    def wait(self, count, idx):
         for one in self._awaited(count, self.warpgroups(idx)):
             for addresses, data in ((one["a"], one["left"]), (one["b"], one["right"])):
                 changed = (self._read(addresses, one["lanes"]) != data).any((1, 2))

@@ -5,11 +5,8 @@ values of the lanes `idx` (None for all lanes), in ascending order. Addresses ar
 their space; global addresses are those of `Memory`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +15,11 @@ from cuda_machine.faults import Fault, Index
 from cuda_machine.groups import Copies, Products
 from cuda_machine.memory import Memory
 from cuda_machine.program import Program
-from cuda_machine.shadow import Access, Race, Shadow, tags_of
+from cuda_machine.shadow import Shadow, tags_of
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Lane = Integers | None
-# Offsets, and the memory by size of its elements.
-View = tuple[Integers, dict[int, Array]]
 Number = TypeVar("Number", int, Integers)
 
 
@@ -48,16 +43,16 @@ class Launch:
     is_early: bool
 
     @property
-    def threads(self) -> int:
+    def threads(self):
         return self.block[0] * self.block[1] * self.block[2]
 
 
-def index_of(number: Number, extents: Index) -> tuple[Number, Number, Number]:
+def index_of(number, extents):
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
 
 
-def _parts(offsets: Integers, size: int, shift: int = 0) -> Iterator[Integers]:
+def _parts(offsets, size, shift=0):
     """The positions of accesses, part after part; a part has a power of two of bytes."""
     positions = offsets >> shift if shift else offsets
     for number in range(max(1, size >> shift)):
@@ -84,7 +79,7 @@ class Lanes:
 
     line = 0
 
-    def __init__(self, launch: Launch, blocks: Integers) -> None:
+    def __init__(self, launch, blocks):
         self.launch, self.blocks = launch, blocks
         self.threads = launch.threads
         self.count = len(blocks) * self.threads
@@ -97,7 +92,7 @@ class Lanes:
         self.products = Products(self)
         self._set_memories()
 
-    def _set_specials(self) -> None:
+    def _set_specials(self):
         launch, blocks = self.launch, self.blocks
         thread = np.tile(np.arange(self.threads, dtype=np.int64), len(blocks))
         self.thread_of_lane = thread
@@ -114,7 +109,7 @@ class Lanes:
                 setattr(self, f"{name}_{axis}", np.asarray(value).astype(np.uint32))
                 setattr(self, f"n{name}_{axis}", np.uint32(extent))
 
-    def fault(self, what: str, lane: int | None = None) -> NoReturn:
+    def fault(self, what, lane=None):
         """Raises a fault of a lane."""
         launch = self.launch
         block = thread = None
@@ -124,17 +119,17 @@ class Lanes:
         name, text = launch.program.kernel.name, launch.program.lines.get(self.line, "")
         raise Fault(what, kernel=name, line=self.line, text=text, block=block, thread=thread)
 
-    def fault_where(self, what: str, bad: Array, idx: Lane) -> NoReturn:
+    def fault_where(self, what, bad, idx):
         """Raises a fault of the first lane of which `bad` is true."""
         number = int(np.argmax(bad))
         self.fault(what, number if idx is None else int(idx[number]))
 
-    def in_warps(self, lanes: Any) -> Integers:
+    def in_warps(self, lanes):
         """For each warp, how many of these lanes are in it."""
         count = self.warps * len(self.blocks)
         return np.bincount(self.warp_of_lane[lanes], minlength=count)
 
-    def _set_memories(self) -> None:
+    def _set_memories(self):
         launch = self.launch
         data = launch.memory.data
         self._global = {
@@ -160,17 +155,17 @@ class Lanes:
         self._shared_shadow = Shadow(len(shared), granule, across=False)
         self.retag()
 
-    def retag(self) -> None:
+    def retag(self):
         """Makes the tags of the lanes those of the present epochs."""
         own = self.block_of_lane
         self._tags = tags_of(self.blocks[own], self.epochs[own], self.thread_of_lane)
 
-    def _race(self, race: Race | None, space: str) -> None:
+    def _race(self, race, space):
         if race is None:
             return
         launch = self.launch
 
-        def told(access: Access) -> str:
+        def told(access):
             who = "several threads"
             if access.thread is not None:
                 who = f"thread {index_of(access.thread, launch.block)}"
@@ -188,11 +183,11 @@ class Lanes:
 
     # Earlier kernels
 
-    def wait_for_earlier_kernels(self, idx: Lane) -> None:
+    def wait_for_earlier_kernels(self, idx):
         """These lanes wait until all kernels before this one have ended."""
         self.waited[slice(None) if idx is None else idx] = True
 
-    def require_wait(self, what: str, idx: Lane) -> None:
+    def require_wait(self, what, idx):
         """Refuses something that lanes do before they have waited."""
         waited = self.waited if idx is None else self.waited[idx]
         if not waited.all():
@@ -200,7 +195,7 @@ class Lanes:
 
     # Addresses
 
-    def check_alignment(self, addresses: Integers, size: int, idx: Lane, space: str) -> None:
+    def check_alignment(self, addresses, size, idx, space):
         """Addresses of accesses are multiples of their size."""
         # Asynchronous copies check the alignment of their whole size.
         if size & (size - 1):
@@ -209,7 +204,7 @@ class Lanes:
             what = f"a misaligned address: {size} bytes of {space} memory at {{:#x}}"
             self._refuse(what, addresses, (addresses & (size - 1)) != 0, idx)
 
-    def _global_offsets(self, addresses: Integers, size: int, idx: Lane) -> Integers:
+    def _global_offsets(self, addresses, size, idx):
         """The offsets in the memory's bytes of legal addresses."""
         offsets = addresses - self.launch.memory.base
         self.check_alignment(offsets, size, idx, "global")
@@ -221,7 +216,7 @@ class Lanes:
                 self._allocations(offsets, size, idx)
         return offsets
 
-    def _allocations(self, offsets: Integers, size: int, idx: Lane) -> None:
+    def _allocations(self, offsets, size, idx):
         memory = self.launch.memory
         ends = memory.ends(offsets)
         # Null pointers, and addresses of other devices, may be below the first address.
@@ -229,12 +224,12 @@ class Lanes:
         what = f"an illegal address: {size} bytes of global memory at {{:#x}} are not within one "
         self._refuse(f"{what}allocation", offsets + memory.base, bad, idx)
 
-    def _refuse(self, what: str, addresses: Integers, bad: Array, idx: Lane) -> None:
+    def _refuse(self, what, addresses, bad, idx):
         """Raises a fault of the first bad address, if there is one."""
         if bad.any():
             self.fault_where(what.format(int(addresses[np.argmax(bad)])), bad, idx)
 
-    def shared_offsets(self, addresses: Integers, size: int, idx: Lane) -> Integers:
+    def shared_offsets(self, addresses, size, idx):
         """The offsets in the shared memory of all blocks of legal addresses."""
         end = self.launch.shared_bytes
         self.check_alignment(addresses, size, idx, "shared")
@@ -245,9 +240,7 @@ class Lanes:
 
     # Accesses
 
-    def load(
-        self, space: str, addresses: Integers, bits: int, count: int, idx: Lane
-    ) -> list[Array]:
+    def load(self, space, addresses, bits, count, idx):
         """`count` neighbouring elements of each lane, as unsigned bits."""
         size = bits // 8
         offsets, data = self.readable(space, addresses, size * count, idx)
@@ -255,11 +248,11 @@ class Lanes:
         elements = data[size]
         return [elements[positions + number if number else positions] for number in range(count)]
 
-    def parameter(self, offset: int, dtype: np.dtype[Any]) -> Any:
+    def parameter(self, offset, dtype):
         """A value among the parameters."""
         return np.frombuffer(self.launch.parameters, dtype, 1, offset)[0]
 
-    def readable(self, space: str, addresses: Integers, size: int, idx: Lane) -> View:
+    def readable(self, space, addresses, size, idx):
         """Checks a read."""
         if space == "shared":
             offsets = self.shared_offsets(addresses, size, idx)
@@ -276,7 +269,7 @@ class Lanes:
         self._need(written, what, _parts(offsets, size), idx)
         return offsets, self._global
 
-    def store(self, space: str, addresses: Integers, values: Sequence[Array], idx: Lane) -> None:
+    def store(self, space, addresses, values, idx):
         size = values[0].itemsize
         offsets, data = self.writable(space, addresses, size * len(values), idx)
         positions = offsets // size if size > 1 else offsets
@@ -284,7 +277,7 @@ class Lanes:
         for number, value in enumerate(values):
             elements[positions + number if number else positions] = value
 
-    def writable(self, space: str, addresses: Integers, size: int, idx: Lane) -> View:
+    def writable(self, space, addresses, size, idx):
         """Checks a write, and notes that it is written."""
         if space == "shared":
             offsets = self.shared_offsets(addresses, size, idx)
@@ -305,27 +298,27 @@ class Lanes:
             self.launch.memory.written[at] = True
         return offsets, self._global
 
-    def _need(self, known: Array, what: str, parts: Iterable[Integers], idx: Lane) -> None:
+    def _need(self, known, what, parts, idx):
         """Raises a fault where something is not so for all parts of an access."""
         for at in parts:
             if not known[at].all():
                 self.fault_where(what, ~known[at], idx)
 
-    def mark_shared(self, offsets: Integers, size: int, written: bool = True) -> None:
+    def mark_shared(self, offsets, size, written=True):
         """Notes that bytes of shared memory are written, or that they are not."""
         for at in _parts(offsets, size, self._shift):
             self._shared_written[at] = written
         if not written:
             self._shared_full = False
 
-    def mark_pending(self, offsets: Integers, size: int, *, pending: bool) -> None:
+    def mark_pending(self, offsets, size, *, pending):
         """Notes that an asynchronous copy to shared memory is under way, or has arrived."""
         if self._arrived is None:
             self._arrived = np.ones(len(self._shared_written), np.bool_)
         for at in _parts(offsets, size, self._shift):
             self._arrived[at] = not pending
 
-    def make_visible(self, idx: Lane) -> None:
+    def make_visible(self, idx):
         """Products of warpgroups see what these lanes have written, after a barrier."""
         seen = np.zeros(self.count + 1, np.bool_)
         seen[1:] = idx is None
@@ -333,19 +326,19 @@ class Lanes:
             seen[idx + 1] = True
         self._hidden[seen[self._hidden]] = -1
 
-    def require_visible(self, offsets: Integers, size: int, idx: Lane) -> None:
+    def require_visible(self, offsets, size, idx):
         """Refuses to multiply what was written without a fence after it."""
         for at in _parts(offsets, size, self._shift):
             if (hidden := self._hidden[at] != 0).any():
                 what = "a product of what was written without fence.proxy.async and a barrier after"
                 self.fault_where(what, hidden, idx)
 
-    def _note(self, space: str, offsets: Integers, size: int, idx: Lane, *, writes: bool) -> None:
+    def _note(self, space, offsets, size, idx, *, writes):
         shadow = self._shared_shadow if space == "shared" else self.launch.global_shadow
         tags = self._tags if idx is None else self._tags[idx]
         self._race(shadow.access(offsets, size, tags, self.line, writes=writes), space)
 
-    def pass_barrier(self, blocks: Integers | None) -> None:
+    def pass_barrier(self, blocks):
         """All threads of these blocks (None for all blocks) have passed a barrier."""
         everyone = blocks is None
         self._race(self._shared_shadow.check(keep=not everyone), "shared")
@@ -359,7 +352,7 @@ class Lanes:
             self.epochs[blocks] += 1
         self.retag()
 
-    def finish(self, *, last: bool) -> None:
+    def finish(self, *, last):
         """All lanes have exited; `last` if no other blocks of the launch follow."""
         self.copies.end()
         self.products.end()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from cuda_machine.faults import Fault, Index
+from cuda_machine.faults import Fault
 from cuda_machine.lanes import Lanes, Launch
-from cuda_machine.memory import Memory
-from cuda_machine.program import Program, make_program
+from cuda_machine.program import make_program
 from cuda_machine.schedule import Schedule
 from cuda_machine.shadow import MOST_BLOCKS, Shadow
-from cuda_machine.syntax import Kernel, Module
+from cuda_machine.syntax import Kernel
 
 # About how many threads run together.
 _LANES = 1 << 15
@@ -37,7 +35,7 @@ class LoadedKernel:
     loaded: LoadedModule = field(repr=False)
 
     @cached_property
-    def program(self) -> Program:
+    def program(self):
         """The kernel as Python code, made when it is first launched."""
         return make_program(self.kernel, self.loaded.addresses)
 
@@ -49,12 +47,12 @@ class Machine:
         order: of the blocks of a grid: "ascending", "descending", or the seed of a random order.
     """
 
-    def __init__(self, memory: Memory, order: str | int = "ascending") -> None:
+    def __init__(self, memory, order="ascending"):
         self.memory, self.order = memory, order
         # The accesses of global memory in the last launch, by the size of the smallest one.
         self._shadows: dict[int, Shadow] = {}
 
-    def load(self, module: Module) -> LoadedModule:
+    def load(self, module):
         """Allocates the module's variables."""
         loaded = LoadedModule({})
         for one in module.variables.values():
@@ -71,21 +69,12 @@ class Machine:
         }
         return loaded
 
-    def unload(self, loaded: LoadedModule) -> None:
+    def unload(self, loaded):
         for _, address in loaded.addresses.values():
             self.memory.free(address)
         loaded.addresses.clear()
 
-    def launch(
-        self,
-        kernel: LoadedKernel,
-        grid: Index,
-        block: Index,
-        parameters: Sequence[bytes],
-        *,
-        shared_bytes: int = 0,
-        is_early: bool = False,
-    ) -> None:
+    def launch(self, kernel, grid, block, parameters, *, shared_bytes=0, is_early=False):
         """Runs a kernel to its end; a parameter is its bytes, extents have x first.
 
         One that `is_early` may be launched before earlier kernels have ended.
@@ -115,7 +104,7 @@ class Machine:
                 Schedule(lanes).run()
                 lanes.finish(last=first + together >= len(blocks))
 
-    def _ordered(self, count: int) -> np.ndarray:
+    def _ordered(self, count):
         blocks = np.arange(count, dtype=np.int64)
         if self.order == "ascending":
             return blocks

@@ -8,26 +8,20 @@ Products of two operands are exact. PTX leaves order and rounding of the sum ope
 and rounding); GPUs add several products at once.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np
 
 from cuda_machine.memory_access import address_code
-from cuda_machine.syntax import Immediate, Instruction, Operand, Vector
-from cuda_machine.writer import Writer, helper, instruction, unknown
+from cuda_machine.syntax import Immediate, Vector
+from cuda_machine.writer import helper, instruction, unknown
 
 _LANES: Final = np.arange(32)
 _GROUP: Final = _LANES // 4
 _THREAD: Final = _LANES % 4
 
 
-# The row and column of element `i` of each lane: arrays of (32,).
-Fragment = list[tuple[Any, Any]]
-
-
-def _fragment(elements: int, row: Any, column: Any) -> Fragment:
+def _fragment(elements, row, column):
     zeros = np.zeros(32, np.int64)
     return [(row(i) + zeros, column(i) + zeros) for i in range(elements)]
 
@@ -51,13 +45,13 @@ _EVERYONE: Final = (Immediate(31, "integer"), Immediate(0xFFFFFFFF, "integer"))
 _C: Final = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
 
 
-def _registers(operand: Operand, count: int) -> tuple[Operand, ...]:
+def _registers(operand, count):
     if not isinstance(operand, Vector) or len(operand.elements) != count:
         raise ValueError(f"{count} registers are expected")
     return operand.elements
 
 
-def _form(shape: str, type: str) -> str:
+def _form(shape, type):
     """Products of a type whose sums are float32."""
     return f"sync aligned {shape} row col f32 {type} {type} f32"
 
@@ -67,7 +61,7 @@ def _form(shape: str, type: str) -> str:
 @instruction("mma", forms=_form("m16n8k16", "f16"), since=80)
 @instruction("mma", forms=_form("m16n8k16", "bf16"), since=80)
 @instruction("mma", forms=_form("m16n8k8", "tf32"), since=80)
-def _mma(writer: Writer, one: Instruction) -> None:
+def _mma(writer, one):
     shape, left = one.modifiers[2], one.modifiers[6]
     k = int(shape.removeprefix("m16n8k"))
     a, b = (_A32[k], _B32[k]) if left == "tf32" else (_A16[k], _B16[k])
@@ -89,7 +83,7 @@ def _mma(writer: Writer, one: Instruction) -> None:
 
 
 @helper
-def check_tf32(m: Any, a: list[Any], b: list[Any], idx: Any) -> None:
+def check_tf32(m, a, b, idx):
     """Operands of .tf32 are numbers of 11 bits, or NaN.
 
     PTX ISA, Alternate Floating-Point Data Formats: the layout is that of the implementation, so
@@ -101,7 +95,7 @@ def check_tf32(m: Any, a: list[Any], b: list[Any], idx: Any) -> None:
             m.fault_where("an operand of .tf32 that is not rounded to its bits", bad, idx)
 
 
-def _elements(registers: list[Any], kind: str) -> list[Any]:
+def _elements(registers, kind):
     """The float32 of each element of a fragment, in the order of the elements."""
     if kind in ("tf32", "f32"):
         return [one.view(np.float32) for one in registers]
@@ -109,14 +103,14 @@ def _elements(registers: list[Any], kind: str) -> list[Any]:
     return [as_floats(one, kind) for one in halves]
 
 
-def as_floats(bits: Any, kind: str) -> Any:
+def as_floats(bits, kind):
     """The float32 of the bits of float16 or bfloat16."""
     if kind == "bf16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return bits.view(np.float16).astype(np.float32)
 
 
-def _matrix(elements: list[Any], fragment: Fragment, rows: int, columns: int) -> Any:
+def _matrix(elements, fragment, rows, columns):
     warps = len(elements[0]) // 32
     matrix = np.empty((warps, rows, columns), np.float32)
     for one, (at_row, at_column) in zip(elements, fragment, strict=True):
@@ -125,7 +119,7 @@ def _matrix(elements: list[Any], fragment: Fragment, rows: int, columns: int) ->
 
 
 @helper
-def multiplied(k: int, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> list[Any]:
+def multiplied(k, kind, a, b, c):
     """The registers of products of matrices plus accumulators."""
     fragments = (_A32[k], _B32[k]) if kind == "tf32" else (_A16[k], _B16[k])
     left = _matrix(_elements(a, kind), fragments[0], 16, k)
@@ -140,7 +134,7 @@ def multiplied(k: int, kind: str, a: list[Any], b: list[Any], c: list[Any]) -> l
 
 
 @instruction("ldmatrix", forms="sync aligned m8n8 x4 trans? shared b16")
-def _ldmatrix(writer: Writer, one: Instruction) -> None:
+def _ldmatrix(writer, one):
     result, address = one.operands
     rows = address_code(writer, address, "shared")
     code = f"matrix_rows(m, {rows}, {'trans' in one.modifiers}, {writer.located(one)})"
@@ -150,7 +144,7 @@ def _ldmatrix(writer: Writer, one: Instruction) -> None:
 
 
 @helper
-def matrix_rows(m: Any, addresses: Any, transposed: bool, idx: Any) -> list[Any]:
+def matrix_rows(m, addresses, transposed, idx):
     """The registers of 8x8 matrices; lane `8 i + r` has the address of row `r` of matrix `i`."""
     m.shared_offsets(addresses, 16, idx)
     rows = addresses.reshape(-1, 32)
@@ -170,7 +164,7 @@ def matrix_rows(m: Any, addresses: Any, transposed: bool, idx: Any) -> list[Any]
 
 
 @instruction("shfl", forms="sync down b32")
-def _shfl(writer: Writer, one: Instruction) -> None:
+def _shfl(writer, one):
     """From `distance` lanes above; the last lanes get their own values."""
     result, value, distance, last, members = one.operands
     if not isinstance(distance, Immediate) or (last, members) != _EVERYONE:
@@ -179,7 +173,7 @@ def _shfl(writer: Writer, one: Instruction) -> None:
 
 
 @helper
-def of_later_lanes(value: Any, distance: int) -> Any:
+def of_later_lanes(value, distance):
     """For each lane of whole warps the value of a later one."""
     warps = value.reshape(-1, 32)
     return np.concatenate([warps[:, distance:], warps[:, 32 - distance :]], 1).reshape(-1)
@@ -187,7 +181,7 @@ def of_later_lanes(value: Any, distance: int) -> Any:
 
 @instruction("bar", forms="sync")
 @instruction("barrier", forms="sync aligned?")
-def _barrier(writer: Writer, one: Instruction) -> None:
+def _barrier(writer, one):
     """Of all threads of the block; `Schedule` does the waiting."""
     if one.operands != (Immediate(0, "integer"),):
         unknown(one)

@@ -1,7 +1,5 @@
 """The global memory of the machine: one flat address space, and its allocations."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Final
 
@@ -34,7 +32,7 @@ class Memory:
         written: whether a byte was written since its allocation.
     """
 
-    def __init__(self, size: int, base: int = BASE) -> None:
+    def __init__(self, size, base=BASE):
         # Whole 16-byte vectors, also for the last allocation.
         room = -(-size // ALIGNMENT) * ALIGNMENT + GAP
         self.size, self.base = size, base
@@ -44,7 +42,7 @@ class Memory:
         self._begins: list[int] = []
         self._ends: list[int] = []
 
-    def allocate(self, size: int) -> int:
+    def allocate(self, size):
         """The address of new memory, aligned to 256 bytes."""
         if size < 0:
             raise ValueError(f"an allocation of {size} bytes")
@@ -72,7 +70,7 @@ class Memory:
         self.written[begin : begin + size] = False
         return self.base + begin
 
-    def free(self, address: int) -> None:
+    def free(self, address):
         """Gives an allocation back."""
         offset = address - self.base
         if offset not in self._begins:
@@ -81,39 +79,39 @@ class Memory:
         self.used -= self._ends[position] - offset
         del self._begins[position], self._ends[position]
 
-    def read(self, address: int, size: int) -> bytes:
+    def read(self, address, size):
         """Bytes of one allocation."""
         offset = self._checked(address, size)
         return self.data[offset : offset + size].tobytes()
 
-    def write(self, address: int, data: bytes | bytearray | memoryview) -> None:
+    def write(self, address, data):
         """Writes to one allocation."""
         values = np.frombuffer(data, np.uint8)
         offset = self._checked(address, len(values))
         self.data[offset : offset + len(values)] = values
         self.written[offset : offset + len(values)] = True
 
-    def copy(self, target: int, source: int, size: int, memory: Memory) -> None:
+    def copy(self, target, source, size, memory):
         """Copies bytes from a memory, which may be this one; whether they are written, too."""
         to, of = self._checked(target, size), memory._checked(source, size)
         self.data[to : to + size] = memory.data[of : of + size].copy()
         self.written[to : to + size] = memory.written[of : of + size].copy()
 
-    def _checked(self, address: int, size: int) -> int:
+    def _checked(self, address, size):
         offset = address - self.base
         begin, end = self.around(offset)
         if size < 0 or offset < begin or offset + size > end:
             raise ValueError(f"{size} bytes at {address:#x} are not within one allocation")
         return offset
 
-    def around(self, offset: int) -> tuple[int, int]:
+    def around(self, offset):
         """The first byte and the end of the allocation that an offset is in; (0, -1) if none."""
         position = bisect_right(self._begins, offset) - 1
         if position < 0 or offset > self._ends[position]:
             return 0, -1
         return self._begins[position], self._ends[position]
 
-    def ends(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def ends(self, offsets):
         """For each offset the end of the allocation that it is in; -1 if it is in none."""
         if not self._begins:
             return np.full(offsets.shape, -1, np.int64)

@@ -1,23 +1,21 @@
 """Loads, stores and addresses (PTX ISA, Data Movement and Conversion Instructions)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from cuda_machine.memory import SHARED_WINDOW
-from cuda_machine.syntax import BITS, Address, Immediate, Instruction, Operand, Register, Vector
-from cuda_machine.writer import DTYPES, Writer, instruction, unknown
+from cuda_machine.syntax import BITS, Address, Immediate, Register, Vector
+from cuda_machine.writer import DTYPES, instruction, unknown
 
 _SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
 _LARGE = "b64|u64|s64|f64"
 
 
-def _accesses(spaces: str) -> tuple[str, ...]:
+def _accesses(spaces):
     """The forms of loads or stores of at most 128 bits."""
     return f"{spaces} {_SMALL}|{_LARGE}", f"{spaces} v2 {_SMALL}|{_LARGE}", f"{spaces} v4 {_SMALL}"
 
 
-def address_code(writer: Writer, address: Operand, space: str) -> str:
+def address_code(writer, address, space):
     """The addresses of all lanes, as int64 within the space."""
     if not isinstance(address, Address):
         raise ValueError("an operand that is no address")
@@ -37,7 +35,7 @@ def address_code(writer: Writer, address: Operand, space: str) -> str:
     return writer.temporary(value if bits == 64 else f"({value}).astype({writer.type('i8')})")
 
 
-def _access(one: Instruction, operand: Operand) -> tuple[str, int, str, tuple[Operand, ...]]:
+def _access(one, operand):
     """The space, the bits of an element, its type, and the registers of its operand."""
     space, *vector, type = one.modifiers
     count = int(vector[0][1:]) if vector else 1
@@ -48,7 +46,7 @@ def _access(one: Instruction, operand: Operand) -> tuple[str, int, str, tuple[Op
 
 
 @instruction("ld", forms=_accesses("global|shared|const|param"))
-def _ld(writer: Writer, one: Instruction) -> None:
+def _ld(writer, one):
     result, address = one.operands
     space, bits, type, elements = _access(one, result)
     dtype = writer.type(DTYPES[type])
@@ -71,7 +69,7 @@ def _ld(writer: Writer, one: Instruction) -> None:
 
 
 @instruction("st", forms=_accesses("global|shared"))
-def _st(writer: Writer, one: Instruction) -> None:
+def _st(writer, one):
     address, value = one.operands
     space, bits, type, elements = _access(one, value)
     addresses = address_code(writer, address, space)
@@ -83,7 +81,7 @@ def _st(writer: Writer, one: Instruction) -> None:
 
 
 @instruction("cp", forms=("async commit_group|wait_group", "async cg shared global"), since=80)
-def _cp(writer: Writer, one: Instruction) -> None:
+def _cp(writer, one):
     location = writer.located(one)
     match one.modifiers[1], one.operands:
         case "commit_group", ():
@@ -100,7 +98,7 @@ def _cp(writer: Writer, one: Instruction) -> None:
 
 
 @instruction("cvta", forms="to? global|shared u64")
-def _cvta(writer: Writer, one: Instruction) -> None:
+def _cvta(writer, one):
     result, address = one.operands
     window = SHARED_WINDOW if "shared" in one.modifiers else 0
     shift = writer.constant(np.uint64((-window if "to" in one.modifiers else window) % (1 << 64)))
@@ -109,12 +107,12 @@ def _cvta(writer: Writer, one: Instruction) -> None:
 
 
 @instruction("prefetch", forms="global? L2")
-def _prefetch(writer: Writer, one: Instruction) -> None:
+def _prefetch(writer, one):
     """Moves data to a cache: no result."""
 
 
 @instruction("griddepcontrol", forms="wait|launch_dependents", since=90)
-def _griddepcontrol(writer: Writer, one: Instruction) -> None:
+def _griddepcontrol(writer, one):
     """Without a wait before it, later kernels could run before the end of earlier ones."""
     if one.modifiers == ("wait",):
         writer.emit("m.wait_for_earlier_kernels(idx)")

@@ -40,7 +40,7 @@ class Operation:
     after: tuple[Operation, ...]
     done: bool = False
 
-    def run(self) -> None:
+    def run(self):
         if self.action is not None:
             self.context.clock += self.action()
         self.done = True
@@ -51,26 +51,26 @@ class Operation:
 class Scheduler:
     """Runs operations in an order that their dependences allow."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order):
         self.order = order
         self._pending: list[Operation] = []
         self._random = random.Random(order.seed)
         # How likely it is that another operation runs between two calls: devices are slow or fast.
         self._speed = self._random.random() ** 2
 
-    def submit(self, operation: Operation) -> None:
+    def submit(self, operation):
         if self.order.kind == "early":
             operation.run()
         else:
             self._pending.append(operation)
 
-    def drop(self, context: Any) -> None:
+    def drop(self, context):
         for operation in self._pending:
             if operation.context is context and not operation.done:
                 operation.action = None
                 operation.run()
 
-    def wait(self, operation: Operation) -> None:
+    def wait(self, operation):
         if self.order.kind == "random":
             while not operation.done:
                 self._run_any()
@@ -79,23 +79,23 @@ class Scheduler:
                 one.run()
             self._forget_done()
 
-    def after_call(self) -> None:
+    def after_call(self):
         """Let time pass between two calls of the driver."""
         if self.order.kind == "random":
             while self._pending and self._random.random() < self._speed:
                 self._run_any()
 
-    def _run_any(self) -> None:
+    def _run_any(self):
         self._forget_done()
         if self._pending:
             ready = [one for one in self._pending if all(before.done for before in one.after)]
             self._random.choice(ready).run()
 
-    def _forget_done(self) -> None:
+    def _forget_done(self):
         self._pending = [operation for operation in self._pending if not operation.done]
 
 
-def _needed(operation: Operation) -> list[Operation]:
+def _needed(operation):
     """The operation and all that it depends on and that have not run, in an order that may run."""
     needed: list[Operation] = []
     seen: set[Operation] = set()
@@ -136,7 +136,7 @@ class Capture:
     invalidated: bool = False
     nodes: list[Node] = field(default_factory=list)
 
-    def prohibits(self, thread: int) -> bool:
+    def prohibits(self, thread):
         """Whether it would be ended by an unsafe call of a thread."""
         return self.thread == thread and not self.invalidated
 
@@ -154,7 +154,7 @@ class Queue:
     handle: int
     last: Operation | None = field(default=None, kw_only=True)
 
-    def predecessors(self) -> tuple[Operation, ...]:
+    def predecessors(self):
         """The operations that the next one waits for."""
         return (self.last,) if self.last is not None and not self.last.done else ()
 
@@ -188,10 +188,10 @@ class Event:
     marker: Operation | None = None
     time: float = 0.0
 
-    def recorded(self, after: tuple[Operation, ...]) -> Operation:
+    def recorded(self, after):
         """The operation that records the event, after others."""
 
-        def reach() -> float:
+        def reach():
             # A later record has another marker, whose time counts.
             if self.marker is marker:
                 self.time = self.context.clock

@@ -1,23 +1,19 @@
 """Makes a program of a kernel: a Python function for each basic block."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 # Importing the families of instructions registers them.
-from cuda_machine import floats as floats
-from cuda_machine import integers as integers
+from cuda_machine import arithmetic as arithmetic
 from cuda_machine import matrices as matrices
 from cuda_machine import memory_access as memory_access
-from cuda_machine import moves as moves
 from cuda_machine import warpgroups as warpgroups
 from cuda_machine.blocks import Block, basic_blocks, registers_in, with_undefined_values
 from cuda_machine.faults import Fault
-from cuda_machine.syntax import BITS, Instruction, Kernel, shared_layout
+from cuda_machine.syntax import BITS, Kernel, shared_layout
 from cuda_machine.writer import HELPERS, Writer, canonical
 
 Code = Callable[..., Any]
@@ -48,7 +44,7 @@ class Program:
     by_warpgroups: bool
 
 
-def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Program:
+def make_program(kernel, addresses):
     """The program of a kernel; variables of its module have a space and an address."""
     blocks = basic_blocks(with_undefined_values(kernel))
     warpgroups.check_sums(kernel.name, blocks)
@@ -81,7 +77,7 @@ def make_program(kernel: Kernel, addresses: Mapping[str, tuple[str, int]]) -> Pr
     )
 
 
-def _granule(instructions: list[Instruction], space: str) -> int:
+def _granule(instructions, space):
     """Bytes that are always accessed together: the size of the smallest access of a space."""
     sizes = [16]
     for one in instructions:
@@ -96,7 +92,7 @@ def _granule(instructions: list[Instruction], space: str) -> int:
     return min(sizes)
 
 
-def _source(writer: Writer, block: Block) -> str:
+def _source(writer, block):
     """The function of a block."""
     try:
         for one in block.instructions:
@@ -111,7 +107,7 @@ def _source(writer: Writer, block: Block) -> str:
     return _function(f"b{block.number}", writer, kept, result)
 
 
-def _result(writer: Writer, block: Block) -> str:
+def _result(writer, block):
     """What the function returns: which lanes take a branch, or where a switch leads."""
     one = block.last
     if one is None or block.kind == "exit":
@@ -122,7 +118,7 @@ def _result(writer: Writer, block: Block) -> str:
     return "None" if one.guard is None else writer.read(one.guard, "pred")
 
 
-def _function(name: str, writer: Writer, kept: list[tuple[int, str]], result: str) -> str:
+def _function(name, writer, kept, result):
     lines = [f"def {name}(m, R, idx, n):"]
     if writer.inputs:
         lines.append("    if idx is None:")
@@ -142,12 +138,12 @@ def _function(name: str, writer: Writer, kept: list[tuple[int, str]], result: st
 class Registers(list[Any]):
     """The registers of all lanes; None for one that nobody wrote."""
 
-    def __init__(self, types: list[str], count: int) -> None:
+    def __init__(self, types, count):
         super().__init__([None] * len(types))
         self._types = [np.dtype(one) for one in types]
         self._count = count
 
-    def keep(self, number: int, value: Any, idx: Any) -> None:
+    def keep(self, number, value, idx):
         if self[number] is None:
             self[number] = np.zeros(self._count, self._types[number])
         self[number][idx] = value

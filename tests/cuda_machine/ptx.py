@@ -1,7 +1,5 @@
 """Reads PTX: `parse` makes a `Module` of a text, and refuses what it does not know."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left
@@ -20,7 +18,6 @@ from cuda_machine.syntax import (
     Label,
     Module,
     Not,
-    Operand,
     Parameter,
     Register,
     Special,
@@ -73,7 +70,7 @@ _SPECIALS: Final = (
 )
 
 
-def parse(text: str) -> Module:
+def parse(text):
     """The module of a PTX text."""
     text = _IGNORED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     ends = [found.start() for found in re.finditer("\n", text)]
@@ -104,7 +101,7 @@ def parse(text: str) -> Module:
     return module
 
 
-def _read_directive(module: Module, line: int, statement: str) -> None:
+def _read_directive(module, line, statement):
     match statement.split():
         case [".version", _] | [".address_size", "64"]:
             pass
@@ -114,7 +111,7 @@ def _read_directive(module: Module, line: int, statement: str) -> None:
             raise Fault("unknown directive", line=line, text=statement)
 
 
-def _header(module: Module, line: int, text: str) -> Kernel:
+def _header(module, line, text):
     found = _HEADER.fullmatch(text)
     if not found:
         raise Fault("unknown syntax of a function", line=line, text=text)
@@ -130,7 +127,7 @@ def _header(module: Module, line: int, text: str) -> Kernel:
     return kernel
 
 
-def _parameters(line: int, text: str | None) -> list[Parameter]:
+def _parameters(line, text):
     parameters: list[Parameter] = []
     offset = 0
     for one in filter(None, map(str.strip, (text or "").split(","))):
@@ -145,7 +142,7 @@ def _parameters(line: int, text: str | None) -> list[Parameter]:
     return parameters
 
 
-def _variable(line: int, statement: str) -> Variable:
+def _variable(line, statement):
     found = _VARIABLE.match(statement)
     if not found or found["type"] not in BITS:
         raise Fault("unknown directive", line=line, text=statement)
@@ -161,7 +158,7 @@ def _variable(line: int, statement: str) -> Variable:
     )
 
 
-def _initial(line: int, text: str | None, type: str) -> bytes:
+def _initial(line, text, type):
     """The bytes of an initialiser."""
     data = bytearray()
     for word in re.sub(r"[{} ]", "", text).split(",") if text else ():
@@ -174,7 +171,7 @@ def _initial(line: int, text: str | None, type: str) -> bytes:
     return bytes(data)
 
 
-def _number(text: str) -> Immediate | None:
+def _number(text):
     """The constant of a text; None if it is none."""
     if _FLOAT.fullmatch(text):
         return Immediate(int(text[2:], 16), "f32" if text[1] in "fF" else "f64")
@@ -189,12 +186,12 @@ class _Body:
     Names that are declared again in an inner scope become other registers.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel):
         self._kernel = kernel
         self._names: ChainMap[str, Register | str] = ChainMap()
         self._opened = 0
 
-    def read(self, kind: str, line: int, text: str) -> bool:
+    def read(self, kind, line, text):
         """Reads a statement; false if it is the end of the kernel."""
         if kind == "open":
             self._opened += 1
@@ -212,7 +209,7 @@ class _Body:
                 raise Fault(fault.what, kernel=self._kernel.name, line=line, text=text) from None
         return True
 
-    def _statement(self, line: int, text: str) -> None:
+    def _statement(self, line, text):
         if text.startswith(".reg"):
             self._declare(text.removeprefix(".reg").strip())
         elif text.startswith(".shared"):
@@ -227,10 +224,10 @@ class _Body:
         else:
             self._kernel.body.append(self._instruction(line, text))
 
-    def _unique(self, name: str) -> str:
+    def _unique(self, name):
         return name if len(self._names.maps) == 1 else f"{name}@{self._opened}"
 
-    def _declare(self, text: str) -> None:
+    def _declare(self, text):
         """Registers of `.b32 %r<9>`, which are %r0 to %r8, or of `.pred p, q`."""
         type, _, names = text.removeprefix(".").partition(" ")
         if type not in BITS or BITS[type] == 8:
@@ -243,7 +240,7 @@ class _Body:
                 own = f"{found[1]}{number}"
                 self._names[own] = Register(self._unique(own), type)
 
-    def _instruction(self, line: int, text: str) -> Instruction:
+    def _instruction(self, line, text):
         found = _INSTRUCTION.match(text)
         if not found:
             raise Fault("unknown syntax of an instruction")
@@ -259,13 +256,13 @@ class _Body:
         split = tuple(filter(None, modifiers.split(".")))
         return Instruction(found["name"], split, operands, guard, line, text)
 
-    def _register(self, name: str) -> Register:
+    def _register(self, name):
         register = self._names.get(name)
         if not isinstance(register, Register):
             raise Fault(f"unknown register {name}")
         return register
 
-    def _operand(self, text: str) -> Operand:
+    def _operand(self, text):
         if text[0] + text[-1] == "{}":
             return Vector(tuple(map(self._operand, _COMMA.split(text[1:-1].strip()))))
         if text.startswith("!"):

@@ -4,21 +4,18 @@ Lanes that diverge wait in `_pending`, by the number of the block where they con
 number is run first, lanes that skip code wait for those that run it, and join them after it.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 
-from cuda_machine.lanes import Integers, Lane, Lanes
+from cuda_machine.lanes import Integers, Lane
 from cuda_machine.program import Registers
 
 
 class Schedule:
     """The state of a run: which lanes wait where."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes):
         self.program, self.lanes = lanes.launch.program, lanes
         self._pending: defaultdict[int, list[Lane]] = defaultdict(list, {0: [None]})
         # Lanes that wait for others of their warp, by block of instructions.
@@ -28,7 +25,7 @@ class Schedule:
         self._retried = 0
         self.registers = Registers(self.program.registers, lanes.count)
 
-    def run(self) -> None:
+    def run(self):
         """Runs all lanes to their end."""
         registers = self.registers
         pending, codes, blocks = self._pending, self.program.codes, self.program.blocks
@@ -59,14 +56,14 @@ class Schedule:
                     pending[following].append(idx)
                     break
 
-    def _merged(self, groups: list[Lane]) -> Lane:
+    def _merged(self, groups):
         """The lanes of all groups in ascending order; None if these are all lanes."""
         if len(groups) == 1:
             return groups[0]
         lanes = np.sort(np.concatenate([one for one in groups if one is not None]))
         return None if len(lanes) == self.lanes.count else lanes
 
-    def _following(self, number: int, result: Any, idx: Lane, n: int) -> int | None:
+    def _following(self, number, result, idx, n):
         """Ends a block; gives the next one if all its lanes continue there."""
         lanes, block = self.lanes, self.program.blocks[number]
         if block.kind == "exit":
@@ -94,9 +91,7 @@ class Schedule:
             self._pending[successor].append(some)
         return None
 
-    # Warps
-
-    def _together(self, number: int, idx: Lane) -> tuple[Lane, bool]:
+    def _together(self, number, idx):
         """The lanes whose whole warps are here, and whether there are any; others are parked."""
         lanes = self.lanes
         parked = self._parked.pop(number, None)
@@ -115,9 +110,7 @@ class Schedule:
             self._parked[number] = here[~ready]
         return here[ready], bool(ready.any())
 
-    # Barriers
-
-    def _resolve(self) -> None:
+    def _resolve(self):
         """No lane can run on: lets those at complete barriers pass."""
         self._pass()
         if not self._pending and self._parked and self._retried != self.lanes.exits:
@@ -129,7 +122,7 @@ class Schedule:
         if not self._pending:
             self._deadlock()
 
-    def _deadlock(self) -> None:
+    def _deadlock(self):
         lanes, blocks = self.lanes, self.program.blocks
         stops = [(blocks[number].all()[-1].line, idx) for number, idx in self._waiting]
         stops += [(blocks[number].all()[0].line, idx) for number, idx in self._parked.items()]
@@ -143,7 +136,7 @@ class Schedule:
         what = f"a divergent barrier: of {int(lanes.live[block])} threads that have not exited, "
         lanes.fault(what + ", ".join(told), int(lane))
 
-    def _pass(self) -> None:
+    def _pass(self):
         lanes, count = self.lanes, len(self.lanes.blocks)
         arrived = np.zeros(count, np.int64)
         for _, idx in self._waiting:
@@ -165,7 +158,7 @@ class Schedule:
             (successor,) = self.program.blocks[number].successors
             self._pending[successor].append(None if len(idx) == lanes.count else idx)
 
-    def _check_converged(self, passing: list[tuple[int, Integers]]) -> None:
+    def _check_converged(self, passing):
         """PTX ISA, barrier: with .aligned, all threads of a warp execute the same instruction."""
         lanes, blocks = self.lanes, self.program.blocks
         numbers = np.zeros(lanes.warps * len(lanes.blocks), np.int64)

@@ -11,8 +11,6 @@ has passed), and the thread. Accesses are collected and checked together when a 
 If nobody wrote since the last barrier, there is nothing to check.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,10 +41,6 @@ class Access:
     line: int
 
 
-# Two accesses that nothing orders, and the byte.
-Race = tuple[Access, Access, int]
-
-
 @dataclass(frozen=True)
 class _Accesses:
     positions: Integers
@@ -55,24 +49,24 @@ class _Accesses:
     writes: bool
 
 
-def tags_of(blocks: Integers, epochs: Integers, threads: Integers) -> Integers:
+def tags_of(blocks, epochs, threads):
     """The tags of accesses."""
     return (blocks + 1 << _BLOCK) | (epochs << _EPOCH) | threads
 
 
-def _access(tag: int, line: int) -> Access:
+def _access(tag, line):
     block = (tag >> _BLOCK) - 1
     several = bool(tag & _SEVERAL)
     return Access(block, None if several else tag & _THREADS, line)
 
 
-def _unordered(one: Integers, other: Integers) -> Booleans:
+def _unordered(one, other):
     """Whether two accesses, of which one writes, are a race; a tag of zero is no access."""
     differ = one ^ other
     return (differ > 0) & (other != 0) & ((differ >> _EPOCH == 0) | (differ >> _BLOCK != 0))
 
 
-def _joined(before: Integers, tags: Integers) -> Integers:
+def _joined(before, tags):
     """Tags that stand for what was known before too, if that is of this epoch of the block."""
     differ = before ^ tags
     several = (differ > 0) & (differ >> _EPOCH == 0) & (before != 0)
@@ -87,7 +81,7 @@ class Shadow:
         across: whether accesses of different blocks may meet, as they do in global memory.
     """
 
-    def __init__(self, size: int, granule: int, *, across: bool) -> None:
+    def __init__(self, size, granule, *, across):
         self._shift = granule.bit_length() - 1
         count = (size >> self._shift) + 1
         self._writers: Integers = np.zeros(count, np.int64)
@@ -103,7 +97,7 @@ class Shadow:
         self._collected = 0
         self._written = False
 
-    def clear(self) -> None:
+    def clear(self):
         """Forgets all accesses. New arrays would take longer: the system clears large pages."""
         pages = np.flatnonzero(self._touched)
         for run in np.split(pages, np.flatnonzero(np.diff(pages) > 1) + 1) if len(pages) else ():
@@ -113,14 +107,12 @@ class Shadow:
         self._touched[pages] = False
         self._accesses, self._collected, self._written = [], 0, False
 
-    def _touch(self, positions: Integers) -> None:
+    def _touch(self, positions):
         if len(positions):
             first, last = int(positions.min()) >> _PAGE, int(positions.max()) >> _PAGE
             self._touched[first : last + 1] = True
 
-    def access(
-        self, offsets: Integers, size: int, tags: Integers, line: int, *, writes: bool
-    ) -> Race | None:
+    def access(self, offsets, size, tags, line, *, writes):
         """Collects accesses of `size` bytes at offsets; a race, if this made it check."""
         granules = max(1, size >> self._shift)
         positions = offsets >> self._shift
@@ -132,7 +124,7 @@ class Shadow:
         self._written |= writes
         return self.check(keep=True) if self._collected > _MOST else None
 
-    def check(self, *, keep: bool) -> Race | None:
+    def check(self, *, keep):
         """Checks what was collected.
 
         Args:
@@ -150,7 +142,7 @@ class Shadow:
             self._written = False
         return found
 
-    def _write(self, access: _Accesses) -> Race | None:
+    def _write(self, access):
         at, tags = access.positions, access.tags
         self._touch(at)
         for known, lines in (
@@ -164,7 +156,7 @@ class Shadow:
         self._writer_lines[at] = access.line
         return self._conflict(access, self._writers, self._writer_lines)
 
-    def _read(self, access: _Accesses, keep: bool) -> Race | None:
+    def _read(self, access, keep):
         at, tags = access.positions, access.tags
         if self._written and (found := self._conflict(access, self._writers, self._writer_lines)):
             return found
@@ -186,9 +178,7 @@ class Shadow:
         self._reader_lines[at] = access.line
         return None
 
-    def _conflict(
-        self, access: _Accesses, known: Integers, lines: npt.NDArray[np.int32]
-    ) -> Race | None:
+    def _conflict(self, access, known, lines):
         others = known[access.positions]
         bad = _unordered(access.tags, others)
         if not bad.any():

@@ -131,7 +131,7 @@ class Module:
     variables: dict[str, Variable] = field(default_factory=dict)
 
     @property
-    def architecture(self) -> int:
+    def architecture(self):
         return int("".join(filter(str.isdigit, self.target)))
 
 
@@ -148,11 +148,11 @@ class Kernel:
     maxntid: tuple[int, ...] | None = None
 
 
-def aligned(offset: int, align: int) -> int:
+def aligned(offset, align):
     return -(-offset // align) * align
 
 
-def shared_layout(kernel: Kernel) -> tuple[dict[str, int], int]:
+def shared_layout(kernel):
     """The offset of each shared variable, and the bytes of the static ones, the module's included.
 
     Dynamic shared memory follows the static one; all `extern` arrays begin there.

@@ -8,19 +8,16 @@ Registers of sums belong to a product from its instruction to the wait for its g
 instruction may read or write them. The text alone says so: `check_sums`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from cuda_machine.blocks import Block, read_and_written, registers_in
+from cuda_machine.blocks import read_and_written, registers_in
 from cuda_machine.faults import Fault
 from cuda_machine.matrices import as_floats, check_tf32
-from cuda_machine.syntax import Immediate, Instruction, Vector
-from cuda_machine.writer import Writer, helper, instruction, unknown
+from cuda_machine.syntax import Immediate, Vector
+from cuda_machine.writer import helper, instruction, unknown
 
 _WIDTHS: Final = (64, 128, 256)
 _THREADS: Final = np.arange(128)
@@ -29,7 +26,7 @@ _ROW: Final = _THREADS // 32 * 16 + _THREADS % 32 // 4
 _COLUMN: Final = _THREADS % 4 * 2
 
 
-def _product(type: str, k: int) -> str:
+def _product(type, k):
     shapes = "|".join(f"m64n{width}k{k}" for width in _WIDTHS)
     return f"mma_async sync aligned {shapes} f32 {type} {type}"
 
@@ -38,7 +35,7 @@ def _product(type: str, k: int) -> str:
 @instruction("wgmma", forms=_product("f16", 16), since=90)
 @instruction("wgmma", forms=_product("tf32", 8), since=90)
 @instruction("wgmma", forms="fence|commit_group|wait_group sync aligned", since=90)
-def _wgmma(writer: Writer, one: Instruction) -> None:
+def _wgmma(writer, one):
     """Scales of operands are 1, and the product is added to the sums."""
     if writer.kernel.module.target != "sm_90a":
         unknown(one, "only sm_90a has it")
@@ -72,15 +69,13 @@ def _wgmma(writer: Writer, one: Instruction) -> None:
 
 
 @instruction("fence", forms="proxy async shared::cta", since=90)
-def _fence(writer: Writer, one: Instruction) -> None:
+def _fence(writer, one):
     """What the thread has written is visible to the asynchronous proxy."""
     writer.emit("m.make_visible(idx)")
 
 
 @helper
-def warpgroups_multiplied(
-    m: Any, type: str, across: tuple[bool, bool], left: Any, right: Any, sums: list[Any], idx: Any
-) -> list[Any]:
+def warpgroups_multiplied(m, type, across, left, right, sums, idx):
     """The registers of products plus sums."""
     width = 2 * len(sums)
     lanes = m.products.warpgroups(idx)
@@ -110,7 +105,7 @@ def warpgroups_multiplied(
     ]
 
 
-def _chunks(m: Any, descriptors: Any, extent: int, across: bool) -> Any:
+def _chunks(m, descriptors, extent, across):
     """The addresses of the chunks of a matrix of each warpgroup: (warpgroups, chunks).
 
     PTX ISA, Matrix Descriptor Format, and Canonical Layouts, for swizzling of 128 bytes: rows of
@@ -139,7 +134,7 @@ def _chunks(m: Any, descriptors: Any, extent: int, across: bool) -> Any:
     return linear ^ (linear >> 7 & 7) << 4
 
 
-def _matrix(data: Any, type: str, across: bool) -> Any:
+def _matrix(data, type, across):
     """Bytes of chunks as float32: (warpgroups, m or n, k)."""
     bits = np.ascontiguousarray(data).reshape(len(data), -1).view(np.uint16)
     if type == "tf32":
@@ -164,14 +159,14 @@ class _Sums:
     touched: set[str] = field(default_factory=set)
     is_fenced: bool = False
 
-    def joined(self, other: _Sums) -> _Sums:
+    def joined(self, other):
         begun = dict(self.begun)
         for name, groups in other.begun.items():
             begun[name] = min(groups, begun.get(name, groups))
         fenced = self.is_fenced and other.is_fenced
         return _Sums(begun, self.touched | other.touched, fenced)
 
-    def after(self, one: Instruction) -> tuple[_Sums, str]:
+    def after(self, one):
         """The state after an instruction, and what is wrong with it; "" if nothing is."""
         read, written = read_and_written(one)
         names = {register.name for register in read | written}
@@ -195,7 +190,7 @@ class _Sums:
         return _Sums(begun, touched | names, fenced), wrong
 
 
-def check_sums(kernel: str, blocks: Sequence[Block]) -> None:
+def check_sums(kernel, blocks):
     """Raises a fault if an instruction may access sums of a product before its end."""
     if not any(one.name == "wgmma" for block in blocks for one in block.all()):
         return

@@ -6,27 +6,15 @@ with a value for each of these lanes. Values are kept as bits: `v3_u4` is regist
 `v3_f4` the same bits as float32.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 
 from cuda_machine.faults import Fault
-from cuda_machine.syntax import (
-    BITS,
-    Immediate,
-    Instruction,
-    Kernel,
-    Not,
-    Operand,
-    Register,
-    Special,
-    Symbol,
-)
+from cuda_machine.syntax import BITS, Immediate, Instruction, Not, Register, Special, Symbol
 
 # The NumPy type of a PTX type.
 DTYPES: Final = {
@@ -57,9 +45,7 @@ HELPERS: Final[dict[str, Any]] = {"np": np}
 INTEGERS: Final = "u16|s16|u32|s32|u64|s64"
 
 
-def instruction(
-    *names: str, forms: str | Sequence[str], since: int = 75
-) -> Callable[[Handler], Handler]:
+def instruction(*names, forms, since=75):
     """Registers the function that writes some forms of instructions.
 
     Args:
@@ -68,7 +54,7 @@ def instruction(
         since: the first architecture that has these forms (PTX ISA, Target ISA Notes).
     """
 
-    def register(handler: Handler) -> Handler:
+    def register(handler):
         for name in names:
             known = FORMS.setdefault(name, {})
             for text in [forms] if isinstance(forms, str) else forms:
@@ -81,7 +67,7 @@ def instruction(
     return register
 
 
-def expanded(text: str) -> Iterator[tuple[str, ...]]:
+def expanded(text):
     """The forms that a text of `instruction` stands for."""
     slots = [
         [*word.removesuffix("?").split("|"), *([""] if word.endswith("?") else [])]
@@ -91,15 +77,7 @@ def expanded(text: str) -> Iterator[tuple[str, ...]]:
         yield tuple(one for one in choice if one)
 
 
-def expressions(
-    name: str,
-    forms: str,
-    code: str,
-    *,
-    others: Sequence[str] = (),
-    result: str = "",
-    since: int = 75,
-) -> None:
+def expressions(name, forms, code, *, others=(), result="", since=75):
     """Registers forms of an instruction whose result is an expression of its operands.
 
     Args:
@@ -111,7 +89,7 @@ def expressions(
         since: the first architecture that has these forms.
     """
 
-    def write(writer: Writer, one: Instruction) -> None:
+    def write(writer, one):
         type = one.modifiers[-1]
         target, *operands = one.operands
         types = [type, *(other or type for other in others)]
@@ -122,18 +100,18 @@ def expressions(
     instruction(name, forms=forms, since=since)(write)
 
 
-def helper(function: Any) -> Any:
+def helper(function):
     """Registers a function that generated code calls by its name."""
     HELPERS[function.__name__] = function
     return function
 
 
-def unknown(one: Instruction, what: str = "") -> NoReturn:
+def unknown(one, what=""):
     """Raises a fault: the machine does not know this instruction, or this form of it."""
     raise Fault(f"unknown instruction{': ' if what else ''}{what}", line=one.line, text=one.text)
 
 
-def canonical(register: Register) -> str:
+def canonical(register):
     """The NumPy type in which the bits of a register are kept between blocks."""
     bits = BITS[register.type]
     return "b1" if bits == 1 else f"u{bits // 8}"
@@ -154,13 +132,7 @@ class Writer:
         inputs: code that reads registers (all lanes, some lanes), in the order of first use.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        numbers: Mapping[str, int],
-        addresses: Mapping[str, tuple[str, int]],
-        constants: dict[str, Any],
-    ) -> None:
+    def __init__(self, kernel, numbers, addresses, constants):
         self.kernel, self.architecture = kernel, kernel.module.architecture
         self.numbers, self.addresses, self.constants = numbers, addresses, constants
         self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
@@ -171,7 +143,7 @@ class Writer:
         self._specials: set[str] = set()
         self._temporaries = 0
 
-    def write_instruction(self, one: Instruction) -> None:
+    def write_instruction(self, one):
         """Appends the code of an instruction."""
         known = FORMS.get(one.name, {}).get(one.modifiers)
         if known is None:
@@ -187,16 +159,16 @@ class Writer:
             what = f"unknown instruction or operands ({type(error).__name__}: {error})"
             raise Fault(what, line=one.line, text=one.text) from error
 
-    def emit(self, line: str) -> None:
+    def emit(self, line):
         self.lines.append(line)
 
-    def temporary(self, expression: str) -> str:
+    def temporary(self, expression):
         self._temporaries += 1
         name = f"t{self._temporaries}"
         self.emit(f"{name} = {expression}")
         return name
 
-    def constant(self, value: Any) -> str:
+    def constant(self, value):
         """The name of a constant in the code."""
         key = f"c{len(self.constants)}"
         if isinstance(value, np.generic):
@@ -204,9 +176,7 @@ class Writer:
         self.constants[key] = value
         return key
 
-    # Reading
-
-    def read(self, operand: Operand, type: str) -> str:
+    def read(self, operand, type):
         """The code of an operand's value: an array of a value for each lane, or a constant.
 
         A register may be larger than an integer type: then its low bits are read (PTX ISA, Operand
@@ -230,41 +200,41 @@ class Writer:
             case _:
                 raise ValueError(f"an operand of another kind is expected: {operand}")
 
-    def array(self, operand: Operand, type: str) -> str:
+    def array(self, operand, type):
         """Like `read`, but always an array of a value for each lane."""
         value = self.read(operand, type)
         if isinstance(operand, Register | Not):
             return value
         return self.temporary(f"np.full(n, {value})")
 
-    def several(self, operands: Sequence[Operand], types: Sequence[str]) -> list[str]:
+    def several(self, operands, types):
         """The code of operands, of which one at least is an array."""
         has_register = any(isinstance(one, Register | Not) for one in operands)
         take = self.read if has_register else self.array
         return [take(one, type) for one, type in zip(operands, types, strict=True)]
 
-    def address(self, name: str) -> tuple[str, int]:
+    def address(self, name):
         if name not in self.addresses:
             raise ValueError(f"unknown variable {name}")
         return self.addresses[name]
 
-    def located(self, one: Instruction) -> str:
+    def located(self, one):
         """The last argument of the methods of `Lanes`, whose faults name this line from now on."""
         self.emit(f"m.line = {one.line}")
         return "idx"
 
-    def type(self, dtype: str) -> str:
+    def type(self, dtype):
         self.constants[f"T_{dtype}"] = np.dtype(dtype)
         return f"T_{dtype}"
 
-    def _register(self, register: Register, type: str) -> str:
+    def _register(self, register, type):
         have, want = _checked_bits(register, type)
         if want < have:
             whole = self._view(register, f"{DTYPES[type][0]}{have // 8}")
             return self.temporary(f"{whole}.astype({self.type(DTYPES[type])})")
         return self._view(register, DTYPES[type])
 
-    def _view(self, register: Register, dtype: str) -> str:
+    def _view(self, register, dtype):
         number = self.numbers[register.name]
         if register.name not in self._known:
             own = canonical(register)
@@ -278,7 +248,7 @@ class Writer:
             known.append(dtype)
         return f"v{number}_{dtype}"
 
-    def _special(self, name: str) -> str:
+    def _special(self, name):
         code = name[1:].replace(".", "_")
         if name.startswith(("%ntid", "%nctaid")):
             return f"m.{code}"
@@ -287,9 +257,7 @@ class Writer:
             self.inputs.append((f"s_{code} = m.{code}", f"s_{code} = m.{code}[idx]"))
         return f"s_{code}"
 
-    # Writing
-
-    def write(self, operand: Operand, type: str, value: str) -> None:
+    def write(self, operand, type, value):
         """Sets a destination to a new array of a value for each lane.
 
         A register may be larger than an integer type: then it is extended by the sign or by zeros.
@@ -305,12 +273,12 @@ class Writer:
         self.emit(f"v{number}_{dtype} = {value}")
         self._known[operand.name] = [dtype]
 
-    def kept(self, register: Register) -> str:
+    def kept(self, register):
         """The present value of a register, as it is kept between blocks."""
         return self._view(register, canonical(register))
 
 
-def _checked_bits(register: Register, type: str) -> tuple[int, int]:
+def _checked_bits(register, type):
     """The bits of a register and of a type that it is read or written as."""
     have, want = BITS[register.type], BITS[type]
     if (have == 1) != (want == 1) or want > have or (want < have and type in FLOATS):
@@ -318,7 +286,7 @@ def _checked_bits(register: Register, type: str) -> tuple[int, int]:
     return have, want
 
 
-def _constant(operand: Immediate, type: str) -> Any:
+def _constant(operand, type):
     bits, kind = BITS[type], operand.kind
     if type == "pred" and kind == "integer":
         return np.bool_(operand.bits)

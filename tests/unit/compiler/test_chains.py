@@ -1,7 +1,5 @@
 """Chains: which contractions become one step, what it computes, and the memory that it saves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

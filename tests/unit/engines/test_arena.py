@@ -1,7 +1,5 @@
 """The arena that the programs of a model share: bounded, moved, and without traces of others."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -25,7 +23,7 @@ def model(engine: str, hidden: int = 16) -> lm.Model:
     return lm.Model(lm.Sequential(lm.Input(5), *layers), engine=engine, seed=2)
 
 
-def attach(one: lm.Model, batch_size: int, **options: Any) -> lm.Training:
+def attach(one, batch_size, **options):
     loss, optimizer = lm.CrossEntropy(), lm.Adam(0.01)
     return one.training(loss=loss, optimizer=optimizer, batch_size=batch_size, **options)
 

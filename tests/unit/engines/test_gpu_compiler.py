@@ -1,7 +1,5 @@
 """Kernels for GPUs, compiled for AMD's GPUs: nothing is spilled."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

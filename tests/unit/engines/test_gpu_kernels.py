@@ -1,7 +1,5 @@
 """Kernels in text, and their workspaces, for any device: nothing here needs one."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from dataclasses import replace

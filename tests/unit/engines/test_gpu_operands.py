@@ -1,7 +1,5 @@
 """How kernels for GPUs copy and pack operands: banks, sectors, whole vectors."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Schedules of GPU engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

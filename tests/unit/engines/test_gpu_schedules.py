@@ -4,19 +4,19 @@ On a device the compiler takes most of the time. Oclgrind interprets kernels, an
 races, accesses outside of buffers, and reads of uninitialized memory.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+import chain_cases
 import pytest
 from alternatives import schedules_of
+from chain_cases import check_chains
 from gpu_cases import CASES, LARGE, TRAITS, Case, assert_close, compiled
 from harness import run_program
 from opencl_cases import for_gpus
@@ -67,6 +67,17 @@ def test_schedules_give_the_results_of_the_interpreter(case):
         found, _ = run_program(program, own, feeds, schedule=schedule)
         for name, value in expected.items():
             assert_close(found[name], value, 1e-4 if is_large else 2e-5, f"{name}\n{schedule}")
+
+
+@pytest.mark.parametrize(
+    "case", [*chain_cases.CASES, *chain_cases.LARGE], ids=lambda case: case.name
+)
+def test_chains_give_the_results_of_the_interpreter(case, monkeypatch):
+    """With every schedule of a small case."""
+    monkeypatch.setattr("lamina.compiler.chains.LEAST_LENGTH", 1)
+    own = gpu_engine()
+    others = (lambda _: ()) if case in chain_cases.LARGE else partial(schedules_of, own)
+    check_chains(case, own, own.target, others)
 
 
 def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):

@@ -1,7 +1,5 @@
 """Devices of OpenCL: their names, why some cannot be used, their memory, and forked processes."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

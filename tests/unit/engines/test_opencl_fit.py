@@ -1,7 +1,5 @@
 """Fits on an OpenCL device: what is read from it, failures of the driver, and other engines."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of kernels for processors share launches: side by side, or in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations, product

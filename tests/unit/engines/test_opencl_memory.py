@@ -1,7 +1,5 @@
 """OpenCL devices with little memory, or a low limit of one allocation; released models."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs on an OpenCL device, as kernels that are written by hand here."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

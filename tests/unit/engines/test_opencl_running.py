@@ -1,7 +1,5 @@
 """How programs are run on an OpenCL device: recorded launches, and no waiting."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import signal

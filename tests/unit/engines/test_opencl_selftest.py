@@ -1,7 +1,5 @@
 """The self-test of OpenCL devices: it finds each fault, and its verdict is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Which contractions are plain products of matrices, and how their matrices are in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

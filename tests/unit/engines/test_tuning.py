@@ -1,7 +1,5 @@
 """Tuning: which steps, which schedules, the choice, what is kept on disk. No test measures time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
