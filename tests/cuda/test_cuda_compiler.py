@@ -13,7 +13,6 @@ from lamina import ops
 from lamina.base.shapes import Array, bfloat16
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
 from lamina.engines.gpu.products import Product
-from lamina.engines.gpu.schedule import TiledSchedule
 from lamina.program.steps import Contraction
 from lamina.workloads import Stack, Workload, chosen
 
@@ -176,8 +175,6 @@ def test_instructions_of_tensor_cores_are_counted():
 def test_addresses_are_those_of_a_first_iteration():
     (kernel,) = ptx_text.kernels_in(PTX)
     load, store, read, write = accesses_of(kernel, 64, 2, 3)
-    assert load.addresses is not None
-    assert store.addresses is not None
     # The work items after 39 skip the loop.
     assert load.active.tolist() == [True] * 40 + [False] * 24
     numbers = np.arange(40)
@@ -351,7 +348,6 @@ def test_vectors_of_four_are_accesses_of_128_bits():
     case = Case("product", ((2048, 2048),) * 2, ops.matmul)
     written = Written(compiled(case, family_of(A100).target), A100)
     (schedule,) = written.schedule.steps
-    assert isinstance(schedule, TiledSchedule)
     assert (schedule.left.lanes, schedule.right.lanes, schedule.width) == (4, 4, 4)
     assert (schedule.item_m % 4, schedule.item_n % 4) == (0, 0)
     (launch,) = written.launches.launches

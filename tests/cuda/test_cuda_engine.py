@@ -432,7 +432,6 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(use, co
     # Inputs of this size are uploaded by a second stream to buffers of their own.
     assert "inputs that are uploaded early: 2.68 MiB" in text
     found = re.search(r"\n  Take a batch of at most (\d+) examples, or divide", text)
-    assert found is not None
     largest = int(found[1])
     with model.training(**how, batch_size=largest) as training:
         training.step(np.zeros((largest, 1000), "float32"), np.zeros(largest, "int64"))

@@ -27,7 +27,6 @@ def device():
 def computed(device, step, feeds, change=lambda product: product, runs=1, numbers=(None,)):
     """The result's buffer after some runs of captured launches of a product."""
     found = plain_product(step)
-    assert found is not None
     driver, product = device.driver, change(found.product)
     algorithm, *_ = driver.library_algorithms(product)
     size = algorithm.workspace_bytes

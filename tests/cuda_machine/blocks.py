@@ -69,9 +69,7 @@ def basic_blocks(kernel):
         block.successors = after if block.kind in ("next", "barrier") else ()
         if block.kind == "branch":
             one = block.last
-            assert one is not None
             (target,) = one.operands
-            assert isinstance(target, Symbol)
             if target.name not in labels:
                 what = f"a branch to {target.name}, which is no label"
                 raise Fault(what, kernel=kernel.name, line=one.line, text=one.text)

@@ -183,7 +183,6 @@ class _Sums:
             begun = {name: groups + 1 for name, groups in begun.items()}
         elif kind == "wait_group":
             (count,) = one.operands
-            assert isinstance(count, Immediate)
             begun = {name: at for name, at in begun.items() if not at or at <= count.bits}
         if names & self.begun.keys():
             wrong = "an access of sums before the wait for their product"
@@ -200,7 +199,6 @@ def check_sums(kernel, blocks):
     while waiting:
         number = waiting.pop()
         state = states[number]
-        assert state is not None
         for one in blocks[number].all():
             state, wrong = state.after(one)
             if wrong:

@@ -10,7 +10,7 @@ import itertools
 import os
 import pickle
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import contextmanager
 
 import numpy as np
@@ -45,7 +45,7 @@ BATCH = 2
 
 
 @contextmanager
-def little_stack() -> Generator[None]:
+def little_stack():
     """Nothing inside may call itself once for each level."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack(0)) + CALLS)
@@ -55,11 +55,8 @@ def little_stack() -> Generator[None]:
         sys.setrecursionlimit(before)
 
 
-Link = Callable[[Tensor, Tensor, int], Tensor]
-
-
-def chain(link: Link) -> Callable[[Tensor, int], Tensor]:
-    def build(start: Tensor, levels: int) -> Tensor:
+def chain(link):
+    def build(start, levels):
         x = start
         for level in range(levels):
             x = link(x, start, level)
@@ -68,25 +65,25 @@ def chain(link: Link) -> Callable[[Tensor, int], Tensor]:
     return build
 
 
-def moved(x: Tensor, _: Tensor, level: int) -> Tensor:
+def moved(x, _, level):
     batch, rows, columns = x.shape
     if level % 3 == 0:
         return ops.transpose(x, (0, 2, 1))
     return ops.flip(x, 2) if level % 3 == 1 else ops.reshape(x, (batch, columns, rows))
 
 
-def branches(start: Tensor, levels: int) -> list[Tensor]:
+def branches(start, levels):
     return [ops.tanh(start * (number + 1.0)) for number in range(levels)]
 
 
-def summed_in_order(start: Tensor, levels: int) -> Tensor:
+def summed_in_order(start, levels):
     first, *others = branches(start, levels)
     for other in others:
         first = first + other
     return first
 
 
-def summed_in_pairs(start: Tensor, levels: int) -> Tensor:
+def summed_in_pairs(start, levels):
     found = branches(start, levels)
     while len(found) > 1:
         pairs = itertools.zip_longest(found[::2], found[1::2])
@@ -94,20 +91,20 @@ def summed_in_pairs(start: Tensor, levels: int) -> Tensor:
     return found[0]
 
 
-def joined(start: Tensor, levels: int) -> Tensor:
+def joined(start, levels):
     # One kernel holds all of them, so that LLVM compiles it quickly.
     parts = [ops.abs(start[:, :1] * (number + 1.0) - 1.0) for number in range(levels)]
     return ops.sum(ops.concat(parts, 1), 1) * 0.5
 
 
-def indices_of_indices(start: Tensor, levels: int) -> Tensor:
+def indices_of_indices(start, levels):
     indices = ops.cast(ops.abs(start), "int64")
     for _ in range(levels):
         indices = ops.take_along_axis(indices + 1 - 1, indices, 2)
     return ops.take_along_axis(start, indices, 2)
 
 
-def doubled_indices(start: Tensor, levels: int) -> Tensor:
+def doubled_indices(start, levels):
     indices = ops.cast(start * 0, "int64")
     for _ in range(levels):
         indices = indices + indices
@@ -128,7 +125,7 @@ BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def array(network: lm.Network) -> np.ndarray:
+def array(network):
     shape = network.inputs[0].shape[1:]
     return np.random.default_rng(0).normal(size=(BATCH, *shape)).astype("float32")
 
@@ -178,23 +175,23 @@ def test_a_model_of_many_layers_is_saved_and_loaded_and_predicts(tmp_path):
         assert np.array_equal(loaded.predict(x), model.predict(x))
 
 
-def linear(layers: int) -> lm.Network:
+def linear(layers):
     blocks = [x for _ in range(layers) for x in (lm.Linear(4), lm.ReLU())]
     return lm.Sequential(lm.Input(4), *blocks, lm.Linear(2))
 
 
-def residual(layers: int) -> lm.Network:
+def residual(layers):
     x = start = lm.Input(2, 4, 4)
     for _ in range(layers // 4):
         x = x + lm.BatchNorm()(lm.Conv2d(2, 3, padding=1)(lm.ReLU()(x)))
     return lm.Network(start, lm.Linear(2)(lm.Flatten()(x)))
 
 
-def calls(work: Callable[[], object]) -> int:
+def calls(work):
     """How many functions are called, those written in C included."""
     count = 0
 
-    def counted(_frame: object, event: str, _argument: object) -> None:
+    def counted(_frame, event, _argument):
         nonlocal count
         count += event in ("call", "c_call")
 

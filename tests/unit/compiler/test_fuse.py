@@ -9,24 +9,23 @@ from program_cases import count, program_of
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16, bool_, float32, float64, int64
+from lamina.base.shapes import bfloat16, bool_, float32, float64, int64
 from lamina.compiler.fusion import anchors
 from lamina.compiler.simplify import simplify
 from lamina.graph import CONSTANT, OPS, Graph, Op, Tensor, apply, bind_batch, evaluate, leaf
 from lamina.program.cost import cost_of
-from lamina.program.program import Buffer, Program
 from lamina.program.scalar import loads, postorder
-from lamina.program.steps import Contraction, Loop, Step, reads_of, scalars_of, stores_of, writes_of
+from lamina.program.steps import Contraction, Loop, reads_of, scalars_of, stores_of, writes_of
 
 MLP = (lm.Input(8), lm.Linear(24), lm.ReLU(), lm.Linear(5))
 ADAM = lm.Adam(1e-3)
 
 
-def temporaries(program: Program, *shape: int) -> list[Buffer]:
+def temporaries(program, *shape):
     return [b for b in program.of_kind("temporary") if b.shape == shape]
 
 
-def writers(program: Program, buffer: str) -> list[Step]:
+def writers(program, buffer):
     return [step for step in program.steps if buffer in writes_of(step)]
 
 
@@ -96,7 +95,7 @@ SLOW, FAST, BEHIND = ops.exp(BIG), ops.relu(BIG), ops.sin(ops.exp(BIG) + 1)
 AGAIN = ops.flip(ops.reshape(ops.flip(SLOW, 0), (60, 40)), (0, 1))
 
 
-def two(size: int) -> list[Tensor]:
+def two(size):
     x, y = (leaf(name, "input", (size,), float32) for name in "xy")
     return [ops.exp(x), ops.sin(y)]
 
@@ -230,7 +229,7 @@ def test_a_mask_with_several_users_is_stored_if_it_is_expensive():
         assert sum(b.dtype == bool_ for b in program.of_kind("temporary")) == stored
 
 
-def moved(program: Program) -> int:
+def moved(program):
     return sum(cost_of(step, program.buffers).bytes for step in program.steps)
 
 
@@ -282,12 +281,12 @@ def test_a_product_and_its_operand_may_share_a_step():
             assert not operands & writes_of(step)
 
 
-def simplified(*tensors: Tensor) -> tuple[Tensor, ...]:
+def simplified(*tensors):
     graph = Graph((), tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors)))
     return tuple(tensor for _, tensor in simplify(bind_batch(graph, 1)).outputs)
 
 
-def leaf_x() -> Tensor:
+def leaf_x():
     return leaf("x", "input", (2, 3), float64)
 
 
@@ -347,7 +346,7 @@ def test_simplification_holds_for_nan_infinities_and_both_zeros(name):
         np.testing.assert_array_equal(np.signbit(found[numbers]), np.signbit(expected[numbers]))
 
 
-def value(graph: Graph) -> Array:
+def value(graph):
     return evaluate(graph, {"x": STRANGE})[0]["y"]
 
 
@@ -413,7 +412,7 @@ def test_coordinates_after_many_reshapes_are_still_compared():
     assert count(program, "exp") == 1
 
 
-def augmented(*layers: lm.Layer) -> Program:
+def augmented(*layers):
     network = lm.Sequential(lm.Input(3, 16, 16), *layers, lm.Flatten(), lm.Linear(5))
     return network.plan(8, lm.CrossEntropy(), lm.SGD(0.1)).program
 

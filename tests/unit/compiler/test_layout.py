@@ -1,7 +1,6 @@
 """Layouts: transposes sink until no step only moves numbers, and windows are never stored."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,12 +10,11 @@ import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32, float64
 from lamina.compiler.layout import sink_transposes
-from lamina.graph import Graph, Tensor, apply, evaluate, leaf
+from lamina.graph import Graph, apply, evaluate, leaf
 from lamina.ops.linalg import contract
 from lamina.ops.reduce import ARGMAX
-from lamina.program.program import Program
-from lamina.program.scalar import Apply, Load, Scalar
-from lamina.program.steps import Contraction, Loop, Step, Write, stores_of
+from lamina.program.scalar import Apply, Load
+from lamina.program.steps import Contraction, Loop, Write, stores_of
 
 BATCH = 4
 LENET = (
@@ -46,16 +44,16 @@ NETWORKS = {"LeNet": LENET, "overlapping": OVERLAPPING, "depthwise": DEPTHWISE}
 NETWORKS |= {"generating": GENERATING, "volume": VOLUME}
 
 
-def training(layers: Sequence[lm.Tensor | lm.Layer]) -> Program:
+def training(layers):
     return lm.Sequential(*layers).plan(BATCH, lm.CrossEntropy(), lm.Adam(1e-3)).program
 
 
-def moves_only(step: Step) -> bool:
+def moves_only(step):
     """Whether a step only copies numbers to other indices."""
     if not isinstance(step, Loop) or not all(isinstance(stage, Write) for stage in step.stages):
         return False
 
-    def is_moved(value: Scalar) -> bool:
+    def is_moved(value):
         if not isinstance(value, Apply):
             return isinstance(value, Load)
         plain = not any(isinstance(operand, Apply) for operand in value.operands)
@@ -115,11 +113,11 @@ ROW = leaf("r", "input", (5,), float64)
 WEIGHT = leaf("w", "parameter", (3, 7), float64)
 
 
-def swapped(x: Tensor) -> Tensor:
+def swapped(x):
     return ops.transpose(x, (0, 2, 3, 1))
 
 
-def back(x: Tensor) -> Tensor:
+def back(x):
     return ops.transpose(x, (0, 3, 1, 2))
 
 

@@ -26,13 +26,13 @@ from lamina.program.encoding import decode, encode
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Program
 from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
-from lamina.program.steps import Loop, Reduce, Step, Store, Write, reads_of, writes_of
+from lamina.program.steps import Loop, Reduce, Store, Write, reads_of, writes_of
 
 # The largest allowed ratio of the arena to the largest live set.
 WASTE = 1.05
 
 
-def _residual() -> lm.Network:
+def _residual():
     x = lm.Input(20)
     h = lm.Linear(30)(x)
     for _ in range(3):
@@ -69,7 +69,7 @@ TRAININGS: dict[str, tuple[object, object, object]] = {
 BATCHES = (1, 3, 7, 32, 257)
 
 
-def largest_live_bytes(program: Program) -> int:
+def largest_live_bytes(program):
     """The most bytes of temporaries alive in one step; memory that is taken over counts once."""
     first: dict[str, int] = {}
     last = dict.fromkeys((buffer for _, buffer in program.outputs), len(program.steps))
@@ -101,7 +101,7 @@ def test_arena_is_hardly_larger_than_the_largest_live_set(network, training, tra
         assert lower_bound <= program.plan.arena_bytes <= WASTE * lower_bound, f"batch {batch}"
 
 
-def _chain(length: int) -> Program:
+def _chain(length):
     """Loops in a row over one shape: expressions that are too deep for one."""
     y = leaf("x", "input", (50, 20), float32)
     for _ in range(length):
@@ -177,7 +177,7 @@ class Row:
 
 
 @st.composite
-def _rows(draw: st.DrawFn, count: int) -> list[Row]:
+def _rows(draw, count):
     rows: list[Row] = []
     for number in range(count):
         # Mostly of few sizes, so that memory is taken over.
@@ -188,7 +188,7 @@ def _rows(draw: st.DrawFn, count: int) -> list[Row]:
     return rows
 
 
-def random_program(rows: list[Row], **limits: int) -> Program:
+def random_program(rows, **limits):
     """Each step stores the sum of the buffers that it reads, plus its own number."""
     buffers = {
         f"b{number}": Buffer(f"b{number}", "temporary", (row.size,), row.dtype)
@@ -200,7 +200,7 @@ def random_program(rows: list[Row], **limits: int) -> Program:
     return Program("random", buffers, steps, outputs, {}, plan)
 
 
-def _step(number: int, rows: list[Row]) -> Step:
+def _step(number, rows):
     row = rows[number]
     axis = Axis("i", row.size)
     stages: list[Reduce | Write] = []
@@ -246,7 +246,7 @@ def test_a_limit_that_holds_everything_changes_nothing(rows):
     assert len(random_program(rows).plan.blocks) == 1
 
 
-def large_rows() -> list[Row]:
+def large_rows():
     """Two buffers of 8000 bytes that are alive together, then one that takes over memory."""
     return [
         *(Row(1000, float64, ()), Row(1000, float64, ()), Row(1000, float64, (0, 1))),

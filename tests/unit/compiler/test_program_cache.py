@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from lamina.compiler.program_cache import compile_cached
 from lamina.engines import DEFAULT_TARGET
 from lamina.graph import OPS, Graph, Op, apply, leaf
 from lamina.learning.protocols import TrainingOptions
-from lamina.program.target import Target
 from lamina.step.derive import BatchSpecs, default_targets, training_graph
 
 
@@ -35,26 +33,24 @@ def compiled(tmp_path, monkeypatch):
     return names
 
 
-def cached(
-    graph: Graph, batch: int = 8, name: str = "test", target: Target = DEFAULT_TARGET
-) -> str:
+def cached(graph, batch=8, name="test", target=DEFAULT_TARGET):
     return str(compile_cached(graph, batch=batch, name=name, target=target))
 
 
-def training_graph_of(net: lm.Network, loss: Any = None, optimizer: Any = None) -> Graph:
+def training_graph_of(net, loss=None, optimizer=None):
     loss = loss or lm.CrossEntropy()
     targets = default_targets(net, loss, float32)
     options = TrainingOptions(loss, optimizer or lm.Adam(1e-3))
     return training_graph(BatchSpecs(net, float32, targets=targets), options).graph
 
 
-def classifier(features: int = 20, dropout: float = 0.5, layer: type = lm.ReLU) -> lm.Network:
+def classifier(features=20, dropout=0.5, layer=lm.ReLU):
     return lm.Sequential(
         lm.Input(9), lm.Linear(features), layer(), lm.Dropout(dropout), lm.Linear(4)
     )
 
 
-def scaled(factor: Any, *, name: str = "y") -> Graph:
+def scaled(factor, *, name="y"):
     x = leaf("x", "input", (3,), float32)
     return Graph((x,), ((name, x * ops.constant(np.asarray(factor, "float32"))),))
 

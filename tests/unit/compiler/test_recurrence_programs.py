@@ -1,6 +1,5 @@
 """Recurrences as programs: one loop, few steps, and refused calls."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -8,17 +7,7 @@ import numpy as np
 import pytest
 from error_texts import error_text
 from program_cases import compiled, program_of
-from recurrence_cases import (
-    MASK,
-    MIXING,
-    Leaves,
-    Step,
-    Tensors,
-    gradients_of,
-    graph_of,
-    lstm,
-    with_arrays,
-)
+from recurrence_cases import MASK, MIXING, Leaves, gradients_of, graph_of, lstm, with_arrays
 
 import lamina as lm
 from lamina import ops
@@ -29,15 +18,12 @@ from lamina.engines.simd.decide.program import decide
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, Tensor, apply, leaf, topological
 from lamina.ops.differentiate import gradients
-from lamina.program.program import Program
 from lamina.program.scalar import Apply, Within, postorder
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import EXPENSIVE
 
 
-def training_program(
-    length: int, features: int = 24, batch: int = 8, kind: Any = lm.LSTM
-) -> Program:
+def training_program(length, features=24, batch=8, kind=lm.LSTM):
     net = lm.Sequential(lm.Input(length, 7), kind(features, returns="last"), lm.Linear(3))
     return net.plan(batch, lm.CrossEntropy(), lm.Adam(1e-3)).program
 
@@ -69,7 +55,7 @@ def test_within_an_iteration_temporaries_share_memory():
     assert len({one.offset for one in between}) == 2
 
 
-def with_gradients(build: Callable[[Leaves], Tensors]) -> Program:
+def with_gradients(build):
     """The program of all results and of all their gradients."""
     leaves = Leaves()
     graph = graph_of(build(leaves), leaves)
@@ -109,13 +95,13 @@ def test_the_functions_of_gates_are_computed_once(kind, functions):
     assert (expensive_functions(forward), expensive_functions(backward)) == (functions, 0)
 
 
-def larger(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+def larger(states, elements, constants):
     """A function with more elements than a state or an element of a sequence."""
     both = ops.expand_dims(states[0], 1) * ops.expand_dims(elements[0], 2)
     return [ops.sum(ops.exp(both), 1) + states[0] @ constants[0]], []
 
 
-def of_constants(states: Tensors, elements: Tensors, constants: Tensors) -> Step:
+def of_constants(states, elements, constants):
     """A function that is the same in every iteration."""
     return [ops.add(states[0] @ ops.exp(constants[0]), elements[0])], []
 
@@ -202,7 +188,7 @@ S, E, LONGER = (
 BY_TIME = ops.transpose(lm.Input(4, 3), (1, 0, 2))
 
 
-def summing(states: Tensors, elements: Tensors, _: Tensors) -> Step:
+def summing(states, elements, _):
     return [states[0] + elements[0]], []
 
 

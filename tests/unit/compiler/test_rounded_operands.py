@@ -17,7 +17,6 @@ from lamina.engines.gpu.gather import rounding_steps
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.graph import Graph, Tensor, leaf
 from lamina.program.encoding import decode, encode
-from lamina.program.program import Program
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.step.rounding import with_rounded_products, with_tf32_products
 
@@ -26,13 +25,13 @@ STORING = replace(DEFAULT_TARGET, operand_tile=1, launch_bytes=0.0)
 TF32, BFLOAT16 = {"precision": "tf32"}, {"dtype": "mixed-bfloat16"}
 
 
-def dense() -> lm.Network:
+def dense():
     return lm.Sequential(
         lm.Input(9), lm.Linear(8), lm.Tanh(), lm.Linear(6), lm.ReLU(), lm.Linear(5)
     )
 
 
-def shared() -> lm.Network:
+def shared():
     """A weight that is read as it is and transposed, and one that rows are taken of."""
     x = lm.Input(7, dtype="int64")
     embedding = lm.Embedding(11, 6)
@@ -40,18 +39,18 @@ def shared() -> lm.Network:
     return lm.Network(x, lm.Linear(5)(lm.Flatten()(lm.LayerNorm()(hidden))))
 
 
-def images() -> lm.Network:
+def images():
     return lm.Sequential(
         *(lm.Input(3, 6, 6), lm.Conv2d(4, 3, padding=1), lm.BatchNorm(), lm.ReLU()),
         *(lm.Conv2d(4, 1), lm.GELU(), lm.Flatten(), lm.Linear(5)),
     )
 
 
-def sequences() -> lm.Network:
+def sequences():
     return lm.Sequential(lm.Input(4, 6), lm.LSTM(6, returns="last"), lm.Linear(5))
 
 
-def inputs_of(network: lm.Network, count: int) -> np.ndarray:
+def inputs_of(network, count):
     generator = np.random.default_rng(3)
     (given,) = network.inputs
     shape = (count, *given.shape[1:])
@@ -60,7 +59,7 @@ def inputs_of(network: lm.Network, count: int) -> np.ndarray:
     return generator.integers(0, 11, shape)
 
 
-def trained(network: lm.Network, **precision: Any) -> dict[str, np.ndarray]:
+def trained(network, **precision):
     """The parameters after some training steps, with a predict between them."""
     model = lm.Model(network, "interpreter", **precision)
     x, y = inputs_of(network, 8), np.arange(8) % 5
@@ -98,17 +97,17 @@ ROUNDINGS = {
 }
 
 
-def given(name: str, role: str, *shape: int) -> Tensor:
+def given(name, role, *shape):
     return leaf(name, role, shape or (SIZE, SIZE), float32)
 
 
-def program_of(rounding: str, outputs: list[Tensor], updates: Any = (), **costs: Any) -> Program:
+def program_of(rounding, outputs, updates=(), **costs):
     named = tuple((f"y{number}", one) for number, one in enumerate(outputs))
     graph = ROUNDINGS[rounding](Graph((), named, tuple(updates)))
     return compile_graph(graph, batch=1, name="test", target=replace(STORING, **costs))
 
 
-def operands_of(program: Program) -> list[str]:
+def operands_of(program):
     """The buffers that products read, in order."""
     return [
         name

@@ -16,10 +16,10 @@ from lamina.program.cost import cost_of, space_of
 from lamina.program.index import Axis, axis_index
 from lamina.program.program import Allocation, Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
-from lamina.program.steps import Loop, SegmentSum, Sort, Store, Write
+from lamina.program.steps import Loop, Sort, Store, Write
 
 
-def scatter(scatter: str = "sorted") -> Program:
+def scatter(scatter="sorted"):
     values, indices = leaf("v", "input", (30, 4), float32), leaf("at", "input", (30,), int64)
     graph = Graph((values, indices), (("y", ops.scatter_add(values, indices, 5)),))
     return compiled(graph, replace(DEFAULT_TARGET, scatter=scatter))
@@ -27,8 +27,6 @@ def scatter(scatter: str = "sorted") -> Program:
 
 PROGRAM = scatter()
 (SORT,), (TOTAL, _) = (step.stages for step in PROGRAM.steps if isinstance(step, Loop))
-assert isinstance(SORT, Sort)
-assert isinstance(TOTAL, SegmentSum)
 
 
 def test_both_steps_are_printed():

@@ -1,6 +1,5 @@
 """Targets: effects on programs, the targets of engines, and keys of cached programs."""
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,24 +22,23 @@ from lamina.engines import DEFAULT_TARGET, discovery
 from lamina.engines.cpu.target import CPU
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.graph import Tensor, leaf
+from lamina.graph import leaf
 from lamina.ops.differentiate import gradients
-from lamina.program.program import Program
 from lamina.program.scalar import PRIMITIVES, Apply, postorder
 from lamina.program.steps import Contraction, scalars_of
 from lamina.program.target import EXPENSIVE, Target, cost_of
 from lamina.step.derive import BatchSpecs, inference_graph
 
 
-def inputs(*shapes: tuple[int, ...]) -> list[Tensor]:
+def inputs(*shapes):
     return [leaf(f"x{number}", "input", shape, float32) for number, shape in enumerate(shapes)]
 
 
-def of(outputs: Sequence[Tensor]) -> Program:
+def of(outputs):
     return program_of(outputs, target=CPU)
 
 
-def contractions(program: Program) -> int:
+def contractions(program):
     return sum(isinstance(step, Contraction) for step in program.steps)
 
 
@@ -93,14 +91,14 @@ def test_a_given_number_of_blocks_is_used():
     assert contractions(of([ops.attention(*leaves, blocks=2)])) == 4
 
 
-def lstm(length: int) -> Sequence[Tensor]:
+def lstm(length):
     """The gradient of a weight."""
     x = Leaves(float32)
     (states, *_), weight = lstm_of(x, length, 8, 4), x.tensors[2]
     return gradients(ops.sum(states[-1]), [weight])
 
 
-def functions_backwards(program: Program) -> int:
+def functions_backwards(program):
     """How many functions the gradient's loop applies."""
     repeat = program.repeats[1]
     steps = program.steps[repeat.first : repeat.last]
@@ -142,7 +140,7 @@ def recomputing(monkeypatch):
     return interpreter_for(RECOMPUTING, monkeypatch)
 
 
-def interpreter_for(target: Target, monkeypatch: pytest.MonkeyPatch) -> InterpreterEngine:
+def interpreter_for(target, monkeypatch):
     """An interpreter for a target, which is opened by the name "interpreter" from now on."""
     engine = InterpreterEngine(target=target)
     kind = discovery._Kind(lambda name: engine, lambda: [engine.device])
@@ -150,13 +148,13 @@ def interpreter_for(target: Target, monkeypatch: pytest.MonkeyPatch) -> Interpre
     return engine
 
 
-def network() -> lm.Network:
+def network():
     """Its plans depend on the alignment of temporaries."""
     layers = (lm.Input(4, 6, 6), lm.Conv2d(4, 3), lm.ReLU(), lm.Conv2d(3, 2), lm.ReLU())
     return lm.Sequential(*layers, lm.Flatten(), lm.Linear(5), lm.Tanh(), lm.Linear(3))
 
 
-def decided(program: Program) -> tuple[str, object]:
+def decided(program):
     return str(program), program.plan
 
 

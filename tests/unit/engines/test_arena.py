@@ -18,7 +18,7 @@ from lamina.runtime import compiled
 ENGINES = ("cpu", "interpreter")
 
 
-def model(engine: str, hidden: int = 16) -> lm.Model:
+def model(engine, hidden=16):
     layers = (lm.Linear(hidden), lm.ReLU(), lm.Dropout(0.2), lm.Linear(3))
     return lm.Model(lm.Sequential(lm.Input(5), *layers), engine=engine, seed=2)
 
@@ -28,15 +28,15 @@ def attach(one, batch_size, **options):
     return one.training(loss=loss, optimizer=optimizer, batch_size=batch_size, **options)
 
 
-def arena_of(one: lm.Model) -> Any:
+def arena_of(one):
     return one._parameters.arena
 
 
-def after_filling(arena: Any) -> Any:
+def after_filling(arena):
     """`CompiledProgram.run`, for a model with this arena: all of it is NaN before."""
     run = compiled.CompiledProgram.run
 
-    def filled(step: compiled.CompiledProgram, arrays: Any) -> None:
+    def filled(step, arrays):
         arena._block.fill(0xFF)
         run(step, arrays)
 
@@ -44,11 +44,11 @@ def after_filling(arena: Any) -> Any:
 
 
 class Tenant:
-    def __init__(self) -> None:
+    def __init__(self):
         self.block = np.zeros(0, np.uint8)
         self.moves = 0
 
-    def move_to(self, block: Array) -> None:
+    def move_to(self, block):
         self.block = block
         self.moves += 1
 
@@ -71,7 +71,7 @@ def test_an_arena_is_as_large_as_the_largest_of_its_tenants():
 
 
 def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch):
-    def small(size: int) -> Array:
+    def small(size):
         if size > 200:
             raise MemoryError
         return aligned(size)

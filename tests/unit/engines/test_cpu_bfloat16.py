@@ -1,7 +1,6 @@
 """Products of bfloat16 on the cpu engine, as pairs and in the tile registers of AMX."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -33,18 +32,11 @@ from lamina.engines.cpu.compilation import compiled
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
-from lamina.engines.cpu.processor import HostProcessor, host, tile_refusal
+from lamina.engines.cpu.processor import host, tile_refusal
 from lamina.engines.cpu.run import peaks
 from lamina.engines.simd.decide.images import Image, Side
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import (
-    ALONG_K,
-    AMX,
-    DIRECT,
-    GemmSchedule,
-    ProgramSchedule,
-    WindowSchedule,
-)
+from lamina.engines.simd.decide.schedule import ALONG_K, AMX, DIRECT, GemmSchedule, WindowSchedule
 from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
@@ -53,11 +45,8 @@ from lamina.engines.simd.decide.windows import (
     paired_readings,
     reading,
 )
-from lamina.engines.simd.processor import Processor
 from lamina.errors import EngineError
-from lamina.graph import Graph, Tensor
 from lamina.program.index import Axis
-from lamina.program.program import Program
 from lamina.program.scalar import Apply, Literal, Load
 from lamina.program.steps import Contraction, Loop, stores_of
 from lamina.program.windows import Sliding
@@ -91,12 +80,12 @@ def pair_engine(monkeypatch):
     return with_little_cache("avx512", 6 << 10, monkeypatch)
 
 
-def products_of(program: Program, processor: HostProcessor) -> list[GemmSchedule]:
+def products_of(program, processor):
     steps = decide(program, processor).steps
     return [one for one in steps if isinstance(one, GemmSchedule)]
 
 
-def checked_assembly(program: Program) -> str:
+def checked_assembly(program):
     """Each function that calls micro-kernels configures tiles before, and releases them once."""
     assembly = listing(write_program(program, SAPPHIRE_RAPIDS).text, SAPPHIRE_RAPIDS)
     functions = re.split(r"^(?=\w+:\s)", assembly, flags=re.MULTILINE)
@@ -116,7 +105,6 @@ def test_a_micro_kernel_loads_each_operand_once_for_four_products():
     body = re.search(
         r"^amx_24x2_\d+_over_kx32_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL
     )
-    assert body is not None
     # The numbers of the registers of each instruction, in the order of the code.
     registers: dict[str, list[str]] = {}
     for word, operands in re.findall(r"\t(tile\w+|tdp\w+)\t(.*)", body[1]):
@@ -151,13 +139,11 @@ def test_small_products_are_not_in_tile_registers():
     assert [one.algorithm for one in products_of(program, SAPPHIRE_RAPIDS)] == ["tiles"]
 
 
-def rounded_product(
-    leaves: Leaves, b: int, m: int, n: int, k: int, transposed: str = "", epilogue: bool = False
-) -> Graph:
+def rounded_product(leaves, b, m, n, k, transposed="", epilogue=False):
     """A product of random matrices of bfloat16, some transposed in memory: `"l"`, `"r"`, `"lr"`."""
     generator = np.random.default_rng(m * n + k)
 
-    def operand(rows: int, columns: int, is_transposed: bool) -> Tensor:
+    def operand(rows, columns, is_transposed):
         shape = (b, columns, rows) if is_transposed else (b, rows, columns)
         x = leaves.add(generator.standard_normal(shape, "float32").astype(bfloat16.numpy))
         return ops.transpose(x, (0, 2, 1)) if is_transposed else x
@@ -171,9 +157,7 @@ def rounded_product(
     return leaves.graph([product])
 
 
-def in_tile_registers(
-    program: Program, engine: CpuEngine, kind: type = GemmSchedule
-) -> Iterator[ProgramSchedule]:
+def in_tile_registers(program, engine, kind=GemmSchedule):
     """Other schedules in which all products, or contractions over windows, are in tiles."""
     for schedule in legal_schedules(program, engine.processor):
         found = [one for one in schedule.steps if isinstance(one, kind)]
@@ -272,7 +256,7 @@ def test_the_reason_is_the_systems_text():
     assert tile_refusal() in reasons
 
 
-def kernels_of(program: Program, processor: HostProcessor = SAPPHIRE_RAPIDS) -> set[str]:
+def kernels_of(program, processor=SAPPHIRE_RAPIDS):
     """The rows and the tile registers along N of each micro-kernel: `"32x2"`."""
     return set(re.findall(r"@amx_(\d+x\d)_", write_program(program, processor).text))
 
@@ -391,12 +375,11 @@ def test_a_contraction_without_k_has_schedules_but_no_pairs(small_engine):
     program = check(graph, small_engine, leaves.feeds, schedules=others)
     assert [*legal_schedules(program, small_engine.processor)]
     (step,) = program.steps
-    assert isinstance(step, Contraction)
     assert not step.k
     assert paired_readings(step) == {}
 
 
-def is_filtered(how: GemmSchedule | WindowSchedule) -> bool:
+def is_filtered(how):
     """Whether it has tiles of 4x4."""
     return "4x4" in how.algorithm
 
@@ -490,7 +473,6 @@ def test_an_image_is_not_read_after_the_last_window():
     """Of 17 columns, 9 are even and 8 odd: the copy has an odd one more, of zeros."""
     ((step, _),) = windows_of(strided((17, 17), (3, 3)).program("weight"), ZEN_4)
     load = stored(reading(step, WEIGHT_GRADIENT, paired=True).image.view)
-    assert load is not None
     (bound,) = load.load.bounds
     assert (bound.index.bounds, bound.low, bound.high) == ((0, 17), 0, 17)
 
@@ -505,7 +487,7 @@ def test_sides_with_a_negative_dilation_are_split():
     assert image.split_offsets(4) == [1, 5, 0]
 
 
-def pairs_along_positions(program: Program, processor: Processor) -> Iterator[ProgramSchedule]:
+def pairs_along_positions(program, processor):
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction):
             for one in alternatives_of(step, processor):

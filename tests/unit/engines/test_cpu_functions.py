@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
@@ -11,14 +10,13 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, as_dtype, converted
+from lamina.base.shapes import as_dtype, converted
 from lamina.codegen import circular, division, floats, functions, powers
-from lamina.codegen.builder import Builder
 from lamina.codegen.llvm import Module
 from lamina.codegen.primitives import EMITTERS
-from lamina.codegen.values import I64, POINTER, Type, Value, constant
+from lamina.codegen.values import I64, POINTER, Type, constant
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.llvm import Library, assemble, listing, load
+from lamina.engines.cpu.llvm import assemble, listing, load
 from lamina.engines.cpu.processor import host
 from lamina.engines.interpreter.primitives import FUNCTIONS as REFERENCES
 from lamina.program.definitions import integer_power
@@ -37,12 +35,9 @@ PRECISE = np.finfo(np.longdouble).nmant >= 63
 needs_precise = pytest.mark.skipif(not PRECISE, reason="long double is no wider than double here")
 # As the processor is, and without fused multiply-add.
 FUSED = (True, False)
-Emit = Callable[..., Value]
 
 
-def module_of(
-    emit: Emit, operands: int, element: str, lanes: int, *, fused: bool, doubles: bool = True
-) -> Module:
+def module_of(emit, operands, element, lanes, *, fused, doubles=True):
     """A module whose `program(count, out, x, ...)` applies the function to whole vectors."""
     module = Module(fused=fused, doubles=doubles)
     names = ["out", *(f"x{number}" for number in range(operands))]
@@ -58,16 +53,12 @@ def module_of(
 
 
 @cache
-def compiled(
-    emit: Emit, operands: int, element: str, lanes: int, fused: bool, doubles: bool
-) -> Library:
+def compiled(emit, operands, element, lanes, fused, doubles):
     module = module_of(emit, operands, element, lanes, fused=fused, doubles=doubles)
     return load(assemble(module.text(), host()))
 
 
-def apply(
-    emit: Emit, *operands: Array, lanes: int = 16, fused: bool = True, doubles: bool = True
-) -> Array:
+def apply(emit, *operands, lanes=16, fused=True, doubles=True):
     element = ELEMENTS[operands[0].dtype.name]
     library = compiled(emit, len(operands), element, lanes, fused and host().fused, doubles)
     size = operands[0].size
@@ -79,7 +70,7 @@ def apply(
     return result[:size]
 
 
-def check_units(found: Array, expected: Array, *arguments: Array) -> None:
+def check_units(found, expected, *arguments):
     """Values are at most `MOST_ULP` units off; both are NaN or infinite, or none."""
     with np.errstate(over="ignore"):
         rounded = expected.astype(found.dtype)
@@ -94,7 +85,7 @@ def check_units(found: Array, expected: Array, *arguments: Array) -> None:
     assert error[worst] <= MOST_ULP, f"of {named}: {error[worst]:.2f} units off"
 
 
-def arguments(dtype: str, low: float, high: float) -> Array:
+def arguments(dtype, low, high):
     """Numbers from low to high: evenly, and of every size down to denormals."""
     generator = np.random.default_rng(0)
     even = generator.uniform(low, high, 200_000)
@@ -106,7 +97,7 @@ def arguments(dtype: str, low: float, high: float) -> Array:
     return values[(values >= low) & (values <= high)]
 
 
-def wide(x: Array) -> Array:
+def wide(x):
     return x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
 
 
@@ -125,11 +116,11 @@ RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
 PAIRS = {"power": powers.power, "atan2": circular.atan2}
 
 
-def function_of(name: str) -> Emit:
+def function_of(name):
     return PAIRS.get(name) or functions.FUNCTIONS[name]
 
 
-def operands_of(name: str, dtype: str) -> list[Array]:
+def operands_of(name, dtype):
     """The operands of a function: of one in its range, of a power whose results are finite."""
     if name in RANGES:
         return [arguments(dtype, *RANGES[name][dtype == "float64"])]
@@ -183,7 +174,7 @@ def test_error_functions_are_right_to_four_units(name, dtype, fused):
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]
 
 
-def same_bits(found: Array, expected: Array) -> bool:
+def same_bits(found, expected):
     """Equal, zeros of the same sign, NaN of any kind."""
     nan = np.isnan(found) & np.isnan(expected)
     return bool(np.all(nan | ((found == expected) & (np.signbit(found) == np.signbit(expected)))))
@@ -259,7 +250,7 @@ def test_remainders_are_exact(dtype, lanes):
 INTEGERS = pytest.mark.parametrize("name", ["uint8", "uint32", "int32", "int64"])
 
 
-def integers(name: str) -> tuple[Array, Array]:
+def integers(name):
     """Pairs of integers: small ones, any, and the limits."""
     generator = np.random.default_rng(5)
     limits = np.iinfo(name)
@@ -272,11 +263,11 @@ def integers(name: str) -> tuple[Array, Array]:
     return left, right
 
 
-def quotient(x: int, y: int, bits: int) -> int:
+def quotient(x, y, bits):
     return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
 
 
-def power(x: int, y: int, bits: int) -> int:
+def power(x, y, bits):
     return pow(x, y, 2**bits) if y >= 0 else {1: 1, -1: 1 - y % 2 * 2}.get(x, 0)
 
 
@@ -300,7 +291,7 @@ def test_quotients_are_truncated_and_powers_wrap_around(emit, exact, name):
 def test_shifts_by_any_number_are_those_of_numpy(primitive, name):
     left, right = integers(name)
 
-    def emit(code: Builder, value: Value, count: Value) -> Value:
+    def emit(code, value, count):
         return EMITTERS[primitive](code, as_dtype(name), value, count)
 
     assert np.array_equal(apply(emit, left, right), REFERENCES[primitive](left, right))
@@ -326,7 +317,7 @@ def test_functions_call_nothing_even_on_the_oldest_processor(name, element):
     assert "call" not in listing(module.text(), oldest)
 
 
-def cast(array: Array, dtype: str, *, instructions: bool = True) -> Array:
+def cast(array, dtype, *, instructions=True):
     engine = CpuEngine()
     engine.processor = replace(host(), halves=instructions and host().halves)
     x = lm.Input(dtype=array.dtype.name)

@@ -17,18 +17,17 @@ from lamina.engines.cpu.native.waiting import Waiting
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.errors import EngineError
-from lamina.program.program import Program
 
 HOST = host()
 X86 = HOST.triple.startswith("x86_64")
 
 
-def step_program() -> Program:
+def step_program():
     net = lm.Sequential(lm.Input(40), lm.Linear(50), lm.Tanh(), lm.Dropout(0.5), lm.Linear(7))
     return net.plan(30, lm.CrossEntropy(), lm.Adam(1e-3)).program
 
 
-def widest_registers(assembly: str) -> str:
+def widest_registers(assembly):
     operations = [
         line for line in assembly.splitlines() if re.search(r"\b\w*(add|mul|fma)\w*p[sd]\b", line)
     ]

@@ -4,7 +4,7 @@ import copy
 import math
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
@@ -48,7 +48,6 @@ from lamina.engines.simd.decide.windows import (
     readings,
 )
 from lamina.engines.simd.decide.work import Slices
-from lamina.engines.simd.emit.kernels import KernelCall
 from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 from lamina.program.cost import cost_of
@@ -67,13 +66,11 @@ PROCESSOR = replace(
 )
 
 
-def trained(*widths: int, batch: int = 64) -> Program:
+def trained(*widths, batch=64):
     return classifier(*widths).plan(batch, lm.CrossEntropy(), lm.SGD(0.1)).program
 
 
-def convolution(
-    size: int = 3, stride: int = 1, *, extent: int = 8, channels: tuple[int, int] = (4, 5)
-) -> Program:
+def convolution(size=3, stride=1, *, extent=8, channels=(4, 5)):
     """A small convolution and its gradients; `channels` are those of input and output."""
     leaves = Leaves()
     inputs, outputs = channels
@@ -135,11 +132,11 @@ def test_forced_schedules_decide_which_operands_are_packed():
 
 
 @cache
-def strided() -> Program:
+def strided():
     return convolution(3, 2, extent=16, channels=(16, 32))
 
 
-def contraction_of(program: Program, algorithm: str) -> int:
+def contraction_of(program, algorithm):
     steps = decide(program, PROCESSOR).steps
     return next(n for n, step in enumerate(steps) if step.algorithm == algorithm)
 
@@ -202,10 +199,10 @@ def test_weights_are_packed_in_memory_order():
 def test_numbers_that_are_inputs_change_no_loop(vector_bytes, registers):
     processor = replace(PROCESSOR, vector_bytes=vector_bytes, registers_at_once=registers)
 
-    def planned(*, as_inputs: bool) -> tuple[list[tuple[Any, ...]], int]:
+    def planned(*, as_inputs):
         leaves = Leaves()
 
-        def number(value: float) -> Any:
+        def number(value):
             return -leaves.add(np.float32(value)) if as_inputs else value
 
         found: list[Tensor] = []
@@ -272,7 +269,7 @@ def test_row_sums_and_total_sums_are_not_fused():
         assert set(native.layout.steps) == set(range(len(program.steps)))
 
 
-def functions_of(calls: Sequence[KernelCall]) -> set[str]:
+def functions_of(calls):
     return {call.function for call in calls}
 
 
@@ -323,7 +320,7 @@ def test_a_step_is_shown_by_itself_even_if_it_shares_its_function():
     assert one != last
 
 
-def shared_weights() -> Program:
+def shared_weights():
     a, b = lm.Input(200), lm.Input(200)
     shared = lm.Linear(96)
     net = lm.Network(inputs=[a, b], outputs=shared(a) - shared(b))
@@ -389,7 +386,7 @@ def test_packed_weights_follow_the_parameters():
     y = generator.integers(0, 64, 64)
     trainings = [model.training(lm.CrossEntropy(), lm.SGD(0.5), 64) for model in models]
 
-    def changed(change: Callable[[int], object]) -> None:
+    def changed(change):
         """Both models predict the same after a change, and other than before."""
         before = models[0].predict(x)
         for number in range(2):
@@ -398,7 +395,7 @@ def test_packed_weights_follow_the_parameters():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         assert not np.allclose(found, before)
 
-    def double(number: int) -> None:
+    def double(number):
         own = models[number]
         own.set_parameters({name: 2 * value for name, value in own.parameters().items()})
 
@@ -438,7 +435,6 @@ def test_long_columns_are_split_so_that_rows_are_read_in_order(rows, columns, sp
     results = [mean, lm.ops.max(x, 1), lm.ops.argmax(x, 1), lm.ops.sum((x - mean) * (x - mean), 1)]
     program = lm.Network(inputs=x, outputs=results).plan(1).program
     (schedule,) = decide(program, HOST).steps
-    assert isinstance(schedule, LoopSchedule)
     assert bool(schedule.split) == split
 
 
@@ -447,19 +443,18 @@ def test_reductions_of_the_same_columns_share_a_loop_nest():
     sums = [lm.ops.sqrt(lm.ops.sum(x * x, 1)), lm.ops.sum(x, 1)]
     program = lm.Network(inputs=x, outputs=sums).plan(1).program
     (schedule,) = decide(program, HOST).steps
-    assert isinstance(schedule, LoopSchedule)
     # One loop nest for both sums of a block, one that combines the blocks.
     assert (len(schedule.nests), len(schedule.split)) == (2, 2)
 
 
-def inputs_of(*shapes: tuple[int, ...]) -> Leaves:
+def inputs_of(*shapes):
     generator, leaves = np.random.default_rng(0), Leaves()
     for shape in shapes:
         leaves.add(generator.normal(size=shape).astype("float32"))
     return leaves
 
 
-def random_sum(kind: str, draw: Callable[[int, int], int]) -> tuple[Leaves, Tensor]:
+def random_sum(kind, draw):
     """A sum of random extents; `draw` gives numbers from low to high."""
     if kind == "reduction":
         leaves = inputs_of((draw(1, 90), draw(1, 90), draw(1, 90)))
@@ -573,7 +568,7 @@ def test_large_inputs_may_be_read_only():
     np.testing.assert_array_equal(model.predict(x), expected)
 
 
-def loops() -> list[str]:
+def loops():
     """The text of each step that sums over the elements of windows: a result, and a gradient."""
     leaves = Leaves()
     x = leaves.add(np.ones((2, 9, 40, 19), "float32"))

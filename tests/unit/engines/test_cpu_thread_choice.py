@@ -1,7 +1,6 @@
 """The choice between one thread and all of them, fed with simulated times."""
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -10,11 +9,8 @@ from lamina.engines.cpu.run.thread_choice import LONG_SECONDS, ThreadChoice
 # A counter of nanoseconds.
 SECOND = 1e9
 
-# Seconds of a run, by the time that has passed and whether one thread runs alone.
-Machine = Callable[[float, bool], float]
 
-
-def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[float, float]:
+def simulated(choice, machine, seconds):
     """Runs for some time; returns the mean time of a run and the share of runs made alone."""
     passed, runs, alone = 0.0, 0, 0
     while passed < seconds:
@@ -27,14 +23,14 @@ def simulated(choice: ThreadChoice, machine: Machine, seconds: float) -> tuple[f
     return passed / runs, alone / runs
 
 
-def steady(together: float, alone: float) -> Machine:
+def steady(together, alone):
     return lambda _, is_alone: alone if is_alone else together
 
 
-def busy_machine(generator: random.Random, together: float, alone: float) -> Machine:
+def busy_machine(generator, together, alone):
     """Another process takes a core for 4 milliseconds after as much work of each thread."""
 
-    def machine(_: float, is_alone: bool) -> float:
+    def machine(_, is_alone):
         seconds, threads = (alone, 1) if is_alone else (together, 2)
         return seconds + 0.004 * (generator.random() < threads * seconds / 0.004)
 
@@ -51,7 +47,7 @@ def test_the_faster_choice_is_taken_and_the_other_costs_little(together, alone):
 def test_rare_long_waits_lead_to_one_thread():
     generator = random.Random(0)
 
-    def machine(passed: float, is_alone: bool) -> float:
+    def machine(passed, is_alone):
         if is_alone:
             return 20e-6
         # Every hundredth time a core is missing for 3 milliseconds.
@@ -63,7 +59,7 @@ def test_rare_long_waits_lead_to_one_thread():
 
 
 def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again():
-    def machine(passed: float, is_alone: bool) -> float:
+    def machine(passed, is_alone):
         if is_alone:
             return 20e-6
         return 12e-6 if not 1.0 < passed < 2.0 else 600e-6
@@ -73,7 +69,7 @@ def test_the_choice_follows_a_machine_that_gets_busy_and_idle_again():
     assert share < 0.1
     passed = [1.0]
 
-    def later(since: float, is_alone: bool) -> float:
+    def later(since, is_alone):
         return machine(passed[0] + since, is_alone)
 
     mean, share = simulated(choice, later, 1.0)
@@ -104,7 +100,7 @@ def test_helpers_that_find_no_core_cost_little_from_the_first_runs_on(together):
 
 
 def test_one_thread_is_never_tried_for_long_jobs():
-    def machine(passed: float, is_alone: bool) -> float:
+    def machine(passed, is_alone):
         assert not is_alone
         return 2 * LONG_SECONDS
 
@@ -114,7 +110,7 @@ def test_one_thread_is_never_tried_for_long_jobs():
 def test_usual_times_that_change_are_noticed_within_milliseconds():
     choice = ThreadChoice(SECOND)
 
-    def mean(together: float, alone: float, seconds: float) -> float:
+    def mean(together, alone, seconds):
         return simulated(choice, steady(together, alone), seconds)[0]
 
     assert mean(23e-6, 35e-6, 0.3) < 1.02 * 23e-6

@@ -19,26 +19,23 @@ from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
 from lamina.base.shapes import Array, bfloat16, float16, float32
-from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS, Filtering
+from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.contractions import panels_of
 from lamina.engines.simd.decide.convolutions import schedule_by
 from lamina.engines.simd.decide.program import decide
-from lamina.engines.simd.decide.schedule import ProgramSchedule, WindowSchedule
 from lamina.engines.simd.decide.windows import (
     COL2IM,
     IMPLICIT_GEMM,
     WEIGHT_GRADIENT,
     WINOGRAD,
     WINOGRAD_WEIGHT_GRADIENT,
-    Windowed,
     readings,
 )
 from lamina.errors import EngineError
-from lamina.graph import Graph, Tensor, evaluate
+from lamina.graph import evaluate
 from lamina.ops.differentiate import gradients
-from lamina.program.program import Program
 from lamina.program.steps import Contraction
 from lamina.step.rounding import with_rounded_products
 
@@ -54,7 +51,7 @@ if not host().triple.startswith("x86_64"):
     SMALL = {"neon": {"level2_bytes": 4 << 10, "threads": 3}}
 
 
-def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
+def engine_of(vectors, monkeypatch):
     """The engine for a smaller processor; a processor without AVX-512 emulates it."""
     size = SMALL[vectors]
     monkeypatch.setenv("LAMINA_VECTORS", vectors)
@@ -67,15 +64,13 @@ def engine_of(vectors: str, monkeypatch: pytest.MonkeyPatch) -> CpuEngine:
     return engine
 
 
-def windows_of(
-    program: Program, schedule: ProgramSchedule | None = None
-) -> list[tuple[WindowSchedule, Windowed]]:
+def windows_of(program, schedule=None):
     """The schedules of contractions over windows, and how their algorithms read them."""
     found = cpu_cases.windows_of(program, host(), schedule)
     return [(one, readings(step)[one.algorithm]) for step, one in found]
 
 
-def winograd(program: Program, processor: HostProcessor | None = None) -> ProgramSchedule:
+def winograd(program, processor=None):
     """A schedule with Winograd's algorithms wherever possible, whether they pay or not.
 
     Rounded operands have the larger tiles.
@@ -157,14 +152,12 @@ TRANSFORMS = [
 ]
 
 
-def convolution(
-    dtype: str = "float32", channels: int = 24, size: int = 3
-) -> tuple[Graph, dict[str, Any]]:
+def convolution(dtype="float32", channels=24, size=3):
     """A convolution of images of odd size, and its gradients."""
     generator, leaves = np.random.default_rng(0), Leaves()
     number = "float32" if dtype in (ROUNDED, WEIGHT_UNROUNDED) else dtype
 
-    def leaf(*shape: int) -> Tensor:
+    def leaf(*shape):
         return leaves.add(generator.uniform(-1, 1, shape).astype(number))
 
     x, weight = leaf(3, channels, 9, 11), leaf(20, channels, size, size)
@@ -176,7 +169,7 @@ def convolution(
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
 
 
-def by_winograd(graph: Graph, feeds: dict[str, Any]) -> list[Array]:
+def by_winograd(graph, feeds):
     program = compiled(graph)
     outputs, _ = run_program(program, CpuEngine(), feeds, schedule=winograd(program))
     return [outputs[name] for name, _ in program.outputs]
@@ -222,7 +215,7 @@ def test_gradients_of_strided_convolutions_are_sums_of_copied_images_if_they_are
     assert not windowed.image.is_direct
 
 
-def gain(what: str, filtering: Filtering) -> float:
+def gain(what, filtering):
     """The mean square of a result of Winograd's algorithm, if signs of terms were random.
 
     Inputs and weights (or gradients) have mean squares of 1. The transforms are the same along both
@@ -237,7 +230,7 @@ def gain(what: str, filtering: Filtering) -> float:
     return float((np.square(back) @ products).max()) ** 2
 
 
-def filtering_deviation(what: str, filtering: Filtering, sums: int) -> float:
+def filtering_deviation(what, filtering, sums):
     """The standard deviation of a result's error, in units of the unit roundoff.
 
     A rounding is off by up to a unit, at random: by the square root of 1/3 (Higham and Mary, 2019).
@@ -250,7 +243,7 @@ def filtering_deviation(what: str, filtering: Filtering, sums: int) -> float:
     return math.sqrt(roundings / 3 * sums * gain(what, filtering) / 3 / 3)
 
 
-def direct_deviation(terms: int) -> float:
+def direct_deviation(terms):
     """The same for a sum of products in any order."""
     return math.sqrt((terms / 2 + 1) / 3 * terms / 3 / 3)
 
@@ -289,23 +282,23 @@ def test_tolerances_of_windows_are_those_of_winograd(filterings, amplifications)
         assert max(forward, gradient) <= amplifications[size] <= 1.1 * max(forward, gradient)
 
 
-def thinned(array: Array, share: float) -> Array:
+def thinned(array, share):
     return array * (np.random.default_rng(array.size).random(array.shape) < share)
 
 
-def only(array: Array, *index: Any) -> Array:
+def only(array, *index):
     kept = np.zeros_like(array)
     kept[index] = array[index]
     return kept
 
 
-def scaled(array: Array, share: float) -> Array:
+def scaled(array, share):
     """Few numbers, of all sizes."""
     factors = 10.0 ** np.random.default_rng(0).integers(-6, 7, array.shape)
     return (thinned(array, share) * factors).astype(array.dtype)
 
 
-def identity(weight: Array) -> Array:
+def identity(weight):
     """Each output is a channel."""
     middle = weight.shape[-1] // 2
     channels = np.arange(len(weight))

@@ -1,9 +1,7 @@
 """Kernels in text, and their workspaces, for any device: nothing here needs one."""
 
 import ctypes
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16, float16, float32, int64, uint8
+from lamina.base.shapes import bfloat16, float16, float32, int64, uint8
 from lamina.codegen.c import Module
 from lamina.codegen.values import I64
 from lamina.codegen.words import NATIVE_HALF, OPENCL, OPENCL_PROCESSOR
@@ -25,14 +23,14 @@ from lamina.engines.gpu.arena import arena_layout
 from lamina.engines.gpu.decisions import candidates, decide
 from lamina.engines.gpu.gpus import GpuFamily, target_for
 from lamina.engines.gpu.kernels import workspaces_in_blocks, write_kernels
-from lamina.engines.gpu.launches import Launches, Traits, Workspace
+from lamina.engines.gpu.launches import Launches, Workspace
 from lamina.engines.gpu.schedule import ProgramSchedule, TiledSchedule
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.opencl import launch_plan
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.addresses import Workspaces
 from lamina.errors import EngineError
-from lamina.graph import Tensor, leaf
+from lamina.graph import leaf
 from lamina.program.program import Buffer, Plan, Program
 
 TARGET = target_for(TRAITS, "opencl")
@@ -40,11 +38,11 @@ TARGET = target_for(TRAITS, "opencl")
 ITEMS_ALONE = replace(TRAITS, local_bytes=0, largest_group=1)
 
 
-def written(program: Program, traits: Traits) -> Launches:
+def written(program, traits):
     return write_kernels(program, decide(program, TARGET, traits), traits, OPENCL)
 
 
-def program_for(result: Tensor) -> Program:
+def program_for(result):
     return program_of(result, target=TARGET)
 
 
@@ -214,9 +212,7 @@ def test_a_training_step_runs_in_c99(words, dtype, tmp_path):
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def _run_in_c99(
-    program: Program, launches: Launches, feeds: Mapping[str, Array], folder: Path
-) -> dict[str, Array]:
+def _run_in_c99(program, launches, feeds, folder):
     """Runs kernels item by item; returns the contents of all buffers."""
     library = library_of(launches.text, folder)
     given = {**program.constants, **feeds}
@@ -225,7 +221,7 @@ def _run_in_c99(
         for name, one in program.buffers.items()
     }
 
-    def run(numbers: range, *iteration: ctypes.c_int) -> None:
+    def run(numbers, *iteration):
         for launch in launches.launches[numbers.start : numbers.stop]:
             buffers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in launch.buffers]
             for item in range(launch.items):
@@ -245,11 +241,11 @@ def _run_in_c99(
 PROCESSOR = replace(TRAITS, is_processor=True, lanes=8, fused=True)
 
 
-def limited(traits: Traits, largest_block_bytes: int) -> Traits:
+def limited(traits, largest_block_bytes):
     return replace(traits, largest_block_bytes=largest_block_bytes)
 
 
-def empty_program() -> Program:
+def empty_program():
     return Program("empty", {}, (), (), {}, Plan((), 0, ()))
 
 
@@ -285,9 +281,6 @@ def test_the_workspaces_of_a_step_are_in_blocks_within_the_limit():
     }
 
 
-Requests = list[tuple[int, int, int]]
-
-
 @given(st.lists(st.tuples(st.integers(1, 700), st.integers(0, 5), st.integers(1, 4))))
 def test_workspaces_of_processors_cross_no_end_of_a_block(requests):
     block = 640
@@ -309,7 +302,7 @@ def test_fewer_work_items_keep_their_own_memory_within_one_allocation(monkeypatc
     net = lm.Sequential(lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding=1), lm.ReLU(), lm.Conv2d(8, 3))
     program = net.plan(8, lm.MSE(), lm.SGD(0.1)).program
 
-    def written(limit: int) -> Launches:
+    def written(limit):
         family = ProcessorFamily(limited(PROCESSOR, limit), OPENCL_PROCESSOR, "opencl")
         return family.write(program, family.decide(program))
 
@@ -339,7 +332,7 @@ def test_fewer_work_items_keep_their_own_memory_within_one_allocation(monkeypatc
 def test_the_shares_of_a_split_sum_are_within_one_allocation(case):
     program = compiled(case, GpuFamily(TRAITS, OPENCL, "opencl").target)
 
-    def workspaces(limit: int) -> list[int]:
+    def workspaces(limit):
         traits = replace(limited(TRAITS, limit), alignment_bytes=4)
         family = GpuFamily(traits, OPENCL, "opencl")
         launches = family.write(program, family.decide(program))

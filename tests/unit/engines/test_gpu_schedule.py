@@ -7,32 +7,30 @@ from gpu_cases import TRAITS
 from program_cases import program_of
 
 from lamina import ops
-from lamina.base.shapes import DType, bfloat16, float16, float32, int64
+from lamina.base.shapes import bfloat16, float16, float32, int64
 from lamina.engines.gpu.decisions import candidates, decide, promising
 from lamina.engines.gpu.gpus import target_for
-from lamina.engines.gpu.launches import Traits
 from lamina.engines.gpu.schedule import (
     WINOGRAD,
     ContractionSchedule,
     LoopSchedule,
     PassesSchedule,
     RowSchedule,
-    StepSchedule,
     TiledSchedule,
     TreeSchedule,
 )
-from lamina.graph import Tensor, leaf
-from lamina.program.index import Axis, Index, axis_index, gathered_index
+from lamina.graph import leaf
+from lamina.program.index import Axis, axis_index, gathered_index
 from lamina.program.program import Buffer, Plan, Program
 from lamina.program.scalar import Literal, Load
-from lamina.program.steps import Contraction, Loop, Step, Store, Write
+from lamina.program.steps import Contraction, Loop, Store, Write
 
 ROWS = Axis("i", 4)
 FAR = 1 << 33
 TARGET = target_for(TRAITS, "opencl")
 
 
-def scattered(index: Index) -> Program:
+def scattered(index):
     """Sequential stores at an index that is loaded from data."""
     position = gathered_index(Load("k", index, int64), 4)
     store = Store("y", position, Literal(1.0, float32), accumulate=True)
@@ -52,7 +50,7 @@ def test_positions_of_loaded_indices_decide_the_position_bits(stride, bits):
 LARGE_GPU = replace(TRAITS, compute_units=100, local_bytes=1 << 16)
 
 
-def product(m: int, k: int, n: int, batch: int = 1, half: DType | None = None) -> Step:
+def product(m, k, n, batch=1, half=None):
     """The step of a matrix product; of casts of floats of 16 bits, if their dtype is given."""
     left = leaf("x", "input", (batch, m, k), half or float32)
     right = leaf("w", "input", (batch, k, n), half or float32)
@@ -67,16 +65,16 @@ def test_positions_of_products_are_those_of_operands_and_results(m, k, n, bits):
     assert chosen(product(m, k, n)).position_bits == bits
 
 
-def only_step(result: Tensor) -> Step:
+def only_step(result):
     (step,) = program_of(result, target=TARGET).steps
     return step
 
 
-def tiles_of(step: Step, traits: Traits) -> list[TiledSchedule]:
+def tiles_of(step, traits):
     return [one for one in candidates(step, TARGET, traits) if isinstance(one, TiledSchedule)]
 
 
-def chosen(step: Step) -> StepSchedule:
+def chosen(step):
     return next(candidates(step, TARGET, LARGE_GPU))
 
 
@@ -87,7 +85,7 @@ def test_a_large_product_is_tiled_with_large_blocks():
     assert schedule.left.lanes == schedule.right.lanes == 4
 
 
-def rows(*shape: int) -> Tensor:
+def rows(*shape):
     return leaf("x", "input", shape, float32)
 
 
@@ -112,7 +110,6 @@ def test_small_products_of_a_batch_share_a_group():
 
 def test_a_small_result_with_a_long_k_is_split():
     schedule = chosen(product(64, 1 << 16, 64))
-    assert isinstance(schedule, PassesSchedule)
     (only,) = schedule.passes
     assert only.splits >= 16
     assert str(schedule).startswith("split into ")
@@ -142,7 +139,7 @@ def test_every_candidate_fits_on_the_device(m, k):
                 assert kernel.local_bytes(4) <= small.local_bytes
 
 
-def kept_in_halves(one: StepSchedule) -> bool:
+def kept_in_halves(one):
     """Whether a schedule keeps tiles of floats of 16 bits in local memory."""
     return isinstance(one, TiledSchedule) and one.left.is_half and one.right.is_half
 
@@ -195,7 +192,6 @@ def test_neighbouring_points_of_a_large_loop_are_a_vector():
 @pytest.mark.parametrize("columns", [32, 27])
 def test_sums_of_columns_are_split(columns):
     schedule = chosen(only_step(ops.sum(rows(1 << 16, columns), 0)))
-    assert isinstance(schedule, PassesSchedule)
     assert schedule.passes[0].splits >= 256
     # Neighbouring work items read neighbouring columns.
     assert isinstance(schedule.passes[0].kernels[0], LoopSchedule)
@@ -203,7 +199,6 @@ def test_sums_of_columns_are_split(columns):
 
 def test_a_long_scan_is_divided_into_blocks():
     schedule = chosen(only_step(ops.cumsum(rows(1 << 18), 0)))
-    assert isinstance(schedule, PassesSchedule)
     assert len(schedule.passes[0].kernels) == 3
 
 

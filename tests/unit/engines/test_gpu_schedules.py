@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from harness import run_program
 from opencl_cases import for_gpus
 
 from lamina import ops
-from lamina.engines.engine import Engine
 from lamina.engines.gpu import tile_kernels
 from lamina.engines.gpu.decisions import decide
 from lamina.engines.gpu.engine import GpuEngine
@@ -47,7 +45,7 @@ UNDER_OCLGRIND = [
 
 
 @cache
-def gpu_engine() -> Engine:
+def gpu_engine():
     """The first device of OpenCL, with the family of kernels for GPUs."""
     try:
         return GpuEngine("opencl", lambda: open_device("opencl"), for_gpus)
@@ -88,7 +86,7 @@ def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):
     test_schedules_give_the_results_of_the_interpreter(banded)
 
 
-def under_oclgrind(names: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def under_oclgrind(names):
     oclgrind = shutil.which("oclgrind")
     if oclgrind is None:
         pytest.skip("oclgrind is not installed")

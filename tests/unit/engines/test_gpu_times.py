@@ -4,7 +4,6 @@ No test measures time.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +32,7 @@ H100 = {
 }
 
 
-def rates(**changed: int) -> Rates:
+def rates(**changed):
     return traits_of(defaultdict(int, H100 | changed).__getitem__, 1 << 30).rates
 
 
@@ -74,7 +73,7 @@ def test_opencl_devices_of_nvidia_have_the_lanes_of_their_compute_capability():
 NONE, MANY, SOME = 0.0, 2.0 * LAUNCH, 0.9 * LAUNCH
 
 
-def loop(first: int, last: int, count: int = 5) -> RepeatedLaunches:
+def loop(first, last, count=5):
     return RepeatedLaunches(first, last, count)
 
 
@@ -134,36 +133,36 @@ def test_a_phase_takes_longer_by_the_work_that_other_compute_units_would_do(
 class FakeDriver:
     """Its launches are names; it notes what it is asked to run, and knows seconds of launches."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds):
         self.seconds, self.done = seconds, list[Any]()
         self.queue = self
 
-    def timed(self, launches: Sequence[Any]) -> Callable[[], float]:
-        def run() -> float:
+    def timed(self, launches):
+        def run():
             self.done.append(("timed", len(launches)))
             return self.seconds * len(launches)
 
         return run
 
-    def sequence(self, launches: Sequence[Any]) -> Any:
+    def sequence(self, launches):
         return [name for name, _ in launches]
 
-    def run(self, sequence: Any) -> None:
+    def run(self, sequence):
         self.done.append(("run", *sequence))
 
-    def copy(self, target: str, offset: int, source: str, size: int) -> None:
+    def copy(self, target, offset, source, size):
         self.done.append(("copy", target, source, size))
 
 
 class FakeRecording:
-    def buffer(self, name: str, size: int) -> str:
+    def buffer(self, name, size):
         return f"{name}, {size} bytes"
 
 
 NOTHING = Changed((), (), is_repeatable=True)
 
 
-def runs_of(seconds: float, changed: Changed = NOTHING, runs: int = 2) -> list[Any]:
+def runs_of(seconds, changed=NOTHING, runs=2):
     """What a driver does for some runs of a step of two launches that take so long each."""
     driver: Any = FakeDriver(seconds)
     launches: Any = [(3, "a", None), (3, "b", None)]

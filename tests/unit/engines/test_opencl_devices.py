@@ -25,7 +25,7 @@ from lamina.engines.opencl.devices import Found, chosen
 from lamina.errors import EngineError
 
 
-def found(*rows: tuple[str, str]) -> list[Any]:
+def found(*rows):
     return [
         Found(Device(f"opencl:{n}", description, 1 << 30, problem), None)
         for n, (description, problem) in enumerate(rows)
@@ -79,7 +79,7 @@ def test_an_unusable_device_has_a_problem(change, said):
     assert bool(problem) is bool(said) is remedy.endswith(".")
 
 
-def output_of(code: str, **variables: str) -> str:
+def output_of(code, **variables):
     """What a program prints that ends well; drivers may write to standard error."""
     done = run_python("-c", code, **variables)
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def found_on(monkeypatch):
     devices._found.cache_clear()
 
 
-def platform(name: str, status: str) -> Any:
+def platform(name, status):
     return SimpleNamespace(name=name, get_devices=refusing(status, "clGetDeviceIDs"))
 
 
@@ -210,7 +210,7 @@ def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     engine_module.open_device(opencl_name)
     opened: list[Any] = []
 
-    def open_slowly(found: Any) -> object:
+    def open_slowly(found):
         opened.append(found)
         time.sleep(0.2)
         return object()
@@ -218,7 +218,7 @@ def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     monkeypatch.setattr(engine_module, "_opened", cache(open_slowly))
     start = threading.Barrier(4)
 
-    def work(_: int) -> object:
+    def work(_):
         start.wait()
         return engine_module.open_device(opencl_name)
 

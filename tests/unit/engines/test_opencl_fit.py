@@ -17,7 +17,6 @@ from lamina.engines.opencl import driver as driver_module
 from lamina.engines.opencl import launch_plan
 from lamina.errors import EngineError, NonFiniteError
 from lamina.runtime import memories as snapshots
-from lamina.training.history import History
 
 
 def test_a_fit_reads_losses_and_metrics_only(opencl_name, driver, on_call):
@@ -105,12 +104,12 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
     after: list[dict[str, Any]] = []
     faults: list[bool] = []
 
-    def note(_: History) -> None:
+    def note(_):
         after.append(model.parameters())
         if len(after) == 2:
             faults.append(True)
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         if faults and faults[-1]:
             faults.append(False)
             raise failure("OUT_OF_RESOURCES", routine)
@@ -141,13 +140,13 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
 ):
     left: list[int] = []
 
-    def limit(*_: Any) -> None:
+    def limit(*_):
         if left:
             left[0] -= 1
             if left[0] == 0:
                 raise failure("OUT_OF_RESOURCES", "clEnqueueNDRangeKernel")
 
-    def begin(_: History) -> None:
+    def begin(_):
         after.append(model.parameters())
         if len(after) == 2:
             # In the second training step of the next epoch, after half of its launches. A
@@ -174,11 +173,11 @@ def test_a_model_that_cannot_be_restored_is_reported(opencl_name, driver, on_cal
     broken: list[bool] = []
     held: list[Any] = []
 
-    def fail(*_: Any) -> None:
+    def fail(*_):
         if broken:
             raise failure("OUT_OF_RESOURCES", "clEnqueueCopyBuffer")
 
-    def refuse_copies_back(_: Any, targets: Any) -> None:
+    def refuse_copies_back(_, targets):
         if broken and targets is not held[0]:
             raise EngineError("the OpenCL driver failed at copying memory")
         held[:] = [targets]
@@ -207,7 +206,7 @@ def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     model = lm.Model(network(), engine=opencl_name, seed=3)
     calls = [0]
 
-    def count(*_: Any, **__: Any) -> None:
+    def count(*_, **__):
         calls[0] -= 1
         if calls[0] == 0:
             with driver.errors("testing"):
@@ -219,7 +218,7 @@ def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
 
     trained: list[int] = []
 
-    def run() -> History:
+    def run():
         note = [lambda _: trained.append(-calls[0])]
         return fit(model, validation=TEST, epochs=1, progress=False, callbacks=note)
 
@@ -237,7 +236,7 @@ def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     assert np.isfinite(run().values["loss"][0])
 
 
-def moved(name: str, opencl_name: str) -> str:
+def moved(name, opencl_name):
     return opencl_name if name == "opencl" else name
 
 

@@ -1,6 +1,5 @@
 """Calls of kernels for processors share launches: side by side, or in order."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -14,15 +13,12 @@ from lamina.base.shapes import float32
 from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.engines.gpu.executable import GpuProgram
-from lamina.engines.gpu.launches import Launches
 from lamina.engines.opencl import launch_plan, processors
 from lamina.engines.opencl.launch_plan import LaunchPlan
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.simd.emit.kernels import WrittenProgram
-from lamina.graph import Tensor
 from lamina.layers import LSTM, Input
 from lamina.learning.by_output import options_of
-from lamina.program.program import Program
 from lamina.step.planning import bill_of
 from lamina.step.precision import Precision
 from lamina.workloads import WORKLOADS
@@ -33,20 +29,20 @@ FAMILY = ProcessorFamily(PROCESSOR, OPENCL_PROCESSOR, "opencl")
 ALWAYS = 1e18
 
 
-def launches_of(case: Case, *, separate: bool = False) -> Launches:
+def launches_of(case, *, separate=False):
     program = compiled(case, FAMILY.target)
     return FAMILY.write(program, FAMILY.decide(program), separate=separate)
 
 
-def chain(x: Tensor) -> Tensor:
+def chain(x):
     """Sums of rows of sums of columns: steps that depend on each other."""
     return ops.sum(ops.exp(x - ops.sum(x, 0, keepdims=True)), 1)
 
 
-def products(count: int) -> Callable[..., Tensor]:
+def products(count):
     """Products that do not depend on each other, then their sum."""
 
-    def result(*leaves: Tensor) -> Tensor:
+    def result(*leaves):
         found = [ops.matmul(x, y) for x, y in zip(leaves[:count], leaves[count:], strict=True)]
         return ops.concat(found, 0)
 
@@ -169,7 +165,7 @@ def test_calls_side_by_side_touch_no_memory_that_another_one_writes(name, on_cal
     assert several
 
 
-def training_program(name: str) -> Program:
+def training_program(name):
     one = WORKLOADS[name]
     options = options_of(one.loss, one.optimizer, None, (), name)
     how = Precision(float32, None), lambda: None, FAMILY.target

@@ -18,11 +18,6 @@ from lamina.engines.gpu.launches import Workspace
 from lamina.engines.opencl import engine as opencl_module
 from lamina.errors import EngineError
 from lamina.program.encoding import checksum
-from lamina.program.program import Program
-
-# The advice for a training whose batch does not fit.
-DIVIDED = r"Take a batch of at most (\d+) examples, or divide the batch: micro_batch=\1\."
-
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.Adam(0.01)
 STEP: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER}
@@ -31,7 +26,7 @@ X = RANDOM.normal(size=(48, 3, 8, 8)).astype("float32")
 Y = np.arange(48) % 4
 
 
-def network() -> lm.Network:
+def network():
     return lm.Sequential(
         *(lm.Input(3, 8, 8), lm.Conv2d(8, 3, padding=1), lm.ReLU(), lm.MaxPool2d(2)),
         *(lm.Flatten(), lm.Linear(24), lm.Tanh(), lm.Linear(4)),
@@ -56,7 +51,7 @@ def sizes(driver, on_call):
 def leave(driver, monkeypatch):
     """Limits the memory that is left on the device."""
 
-    def only(count: int) -> None:
+    def only(count):
         most = driver.allocated.bytes + count
         monkeypatch.setattr(driver, "available_bytes", lambda: most - driver.allocated.bytes)
 
@@ -67,7 +62,7 @@ def leave(driver, monkeypatch):
 def limit(driver, monkeypatch):
     """Limits one allocation, for models that are made afterwards."""
 
-    def only(count: int) -> None:
+    def only(count):
         monkeypatch.setattr(driver, "traits", replace(driver.traits, largest_block_bytes=count))
 
     return only
@@ -118,7 +113,7 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
     if kernels == "for GPUs":
         monkeypatch.setattr(opencl_module, "_family_for", for_gpus)
 
-    def trained() -> tuple[dict[str, Any], int]:
+    def trained():
         model = lm.Model(network(), engine=opencl_name, seed=3)
         with model.training(**STEP, batch_size=8, seed=1) as training:
             for start in range(0, 48, 8):
@@ -143,7 +138,7 @@ def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
     chunks: list[dict[str, int]] = []
     on_call(engine_module.GpuEngine, "staging", lambda _, sizes: chunks.append(sizes))
 
-    def fitted() -> tuple[dict[str, Any], Any]:
+    def fitted():
         model = lm.Model(network(), engine=opencl_name, seed=3)
         history = model.fit((X, Y), **STEP, batch_size=8, epochs=2, seed=1, progress=False)
         return model.parameters(), history.values
@@ -189,7 +184,7 @@ def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_no
 def test_workspaces_above_the_limit_are_refused_by_name(opencl_name, sizes, limit, monkeypatch):
     compiled = engine_module.compile_program
 
-    def with_workspace(program: Program, *how: Any, **options: Any) -> Any:
+    def with_workspace(program, *how, **options):
         """The kernels, and a workspace of 6,000 bytes for each example."""
         launches = compiled(program, *how, **options)
         batch = program.buffers["input0"].shape[0]
@@ -223,7 +218,7 @@ def test_workspaces_above_the_limit_are_refused_by_name(opencl_name, sizes, limi
     )
 
 
-def live_objects() -> int:
+def live_objects():
     """The number of buffers, kernels and programs of OpenCL in this process."""
     gc.collect()
     kinds = (cl.Buffer, cl.Kernel, cl.Program)
@@ -231,7 +226,7 @@ def live_objects() -> int:
 
 
 def test_released_models_and_trainings_leave_nothing(opencl_name, driver):
-    def use(count: int) -> list[lm.Model]:
+    def use(count):
         models: list[lm.Model] = []
         for seed in range(count):
             models = [lm.Model(network(), engine=opencl_name, seed=seed)]

@@ -64,7 +64,7 @@ X = np.array([[1, 2], [3, 4], [5, 6]], "float32")
 EMPTY = np.zeros((3, 0), "float32")
 
 
-def program(arena_bytes: int = 280) -> Program:
+def program(arena_bytes=280):
     axis = Axis("i", 3)
     steps = [
         Loop(name, (axis,), (Write((), (Store(buffer, axis_index(axis), Literal(0, float32)),)),))
@@ -94,23 +94,17 @@ def program(arena_bytes: int = 280) -> Program:
     )
 
 
-def made(
-    engine: Any,
-    arena: Any = None,
-    launches: Launches = LAUNCHES,
-    of: Program | None = None,
-    **options: Any,
-) -> Any:
+def made(engine, arena=None, launches=LAUNCHES, of=None, **options):
     memory = engine.allocate((3,), np.dtype("float32"))
     arena = arena or engine.arena()
     return GpuProgram(of or program(), launches, {"p": memory}, arena, **options), memory
 
 
-def expected(x: Any, run: int) -> Any:
+def expected(x, run):
     return (2 * x.reshape(-1) + C + run).reshape(3, 2)
 
 
-def check_run(executable: Any, run: int = 0, x: Any = X) -> None:
+def check_run(executable, run=0, x=X):
     """Runs the program, whose parameter has been increased by so many runs."""
     executable.run([x, EMPTY])
     np.testing.assert_array_equal(executable.output("result"), expected(x, run))
@@ -217,10 +211,10 @@ class Counting:
 
     blocks: Any = "none yet"
 
-    def detach(self) -> None:
+    def detach(self):
         self.blocks = None
 
-    def move_to(self, blocks: Any) -> None:
+    def move_to(self, blocks):
         self.blocks = blocks
 
 
@@ -258,7 +252,7 @@ def test_programs_without_blocks_continue_after_a_failure(engine, monkeypatch):
     ("enqueue_nd_range_kernel", "running a program"),
 )
 def test_failures_of_the_driver_are_engine_errors(engine, driver, monkeypatch, routine, doing):
-    def work() -> None:
+    def work():
         executable, _ = made(engine, timed=routine == "CommandQueue")
         executable.run([X, EMPTY])
 
@@ -354,7 +348,7 @@ def test_binaries_are_kept_and_built_anew_if_they_are_refused(engine, on_call, m
     refused = b"no binary"
     kept[key] = refused
 
-    def check(_: Any, *rest: Any) -> None:
+    def check(_, *rest):
         # Not by the driver itself: some end the process where others refuse.
         if rest[-1] == [refused]:
             raise build.cl.LogicError("refused")
@@ -397,7 +391,7 @@ def test_an_engine_is_copied_and_pickled_by_its_name(engine):
 
 
 def test_threads_may_use_programs_of_their_own(engine):
-    def work(shift: int) -> None:
+    def work(shift):
         executable, _ = made(engine)
         for run in range(20):
             check_run(executable, run, X + shift)

@@ -6,7 +6,6 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def any_engine(request, engine, driver, monkeypatch):
     return engine
 
 
-def long(iterations: int) -> Launches:
+def long(iterations):
     """The program of the tests, whose first step is repeated: s = c + iterations * x."""
     repeats = (RepeatedLaunches(0, 1, iterations),)
     return Launches(LAUNCHES.text, LAUNCHES.launches, repeats, LAUNCHES.gather)
@@ -84,7 +83,7 @@ def test_signals_are_handled_between_runs(any_engine):
     executable._driver.queue.finish()
     handled: list[float] = []
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_):
         handled.append(1)
         raise KeyboardInterrupt
 
@@ -107,7 +106,7 @@ def test_signals_are_handled_between_runs(any_engine):
     assert runs <= begun <= runs + len(handled)
 
 
-def nothing_made(*arguments: Any) -> None:
+def nothing_made(*arguments):
     """Writes a status to the last argument."""
     ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_int))[0] = -5
 
@@ -145,7 +144,7 @@ def test_command_buffers_and_their_kernels_are_released(engine, recorder, on_cal
     assert sorted(released) == ["_release", *["_release_kernel"] * 4]
 
 
-def device(extensions: str = "cl_khr_command_buffer", version: int = 9 << 12) -> Any:
+def device(extensions="cl_khr_command_buffer", version=9 << 12):
     listed = [SimpleNamespace(name="cl_khr_command_buffer", version=version)]
     return SimpleNamespace(extensions=extensions, extensions_with_version=listed)
 
@@ -237,7 +236,7 @@ def test_runs_do_not_wait_for_the_device(engine, driver, on_call):
     x, y = normal(60, 3), normal(60, 1)
     waits: list[str] = []
 
-    def losses(name: str) -> list[float]:
+    def losses(name):
         model = lm.Model(lm.Sequential(lm.Input(3), *layers), engine=name, seed=1)
         with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=6) as training:
             training.step(x[:6], y[:6])
@@ -272,7 +271,7 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
     network = lm.Sequential(lm.Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(2))
     rows = normal(20, 8, 6)
 
-    def losses() -> list[float]:
+    def losses():
         model = lm.Model(network, engine=engine.device.engine, seed=1)
         x, kept = np.zeros((8, 6), "float32"), []
         with model.training(lm.MSE(), lm.SGD(0.1), batch_size=8) as training:
@@ -344,7 +343,7 @@ def test_operands_are_packed_again_when_memories_change(engine):
     # The steps of the program state that it changes p; these kernels do not.
     count = executable._kept["count"]
 
-    def result() -> list[float]:
+    def result():
         executable.run([X, EMPTY])
         return executable.output("result").reshape(-1)[:3].tolist()
 

@@ -1,6 +1,5 @@
 """The self-test of OpenCL devices: it finds each fault, and its verdict is kept."""
 
-from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -61,11 +60,11 @@ def first_use(monkeypatch):
     return disk
 
 
-def faults(driver: Any) -> list[Any]:
+def faults(driver):
     return list(_faults_of(driver))
 
 
-def refused(driver: Any) -> list[str]:
+def refused(driver):
     return [fault.what for fault in faults(driver) if not fault.workaround]
 
 
@@ -80,7 +79,7 @@ def test_each_check_finds_its_own_fault(driver):
         check_faults(kernel.checks)
 
 
-def check_faults(checks: Sequence[Any]) -> None:
+def check_faults(checks):
     """A wrong last bit of the last result of a check is that check's fault, and no other's."""
     sound = np.concatenate([check.expected for check in checks])
     assert list(_failed(checks, sound)) == []
@@ -134,15 +133,15 @@ def test_commands_in_another_order_and_misplaced_parts_of_blocks_are_found(drive
     ]
 
 
-def last_number(sequence: Any) -> Any:
+def last_number(sequence):
     return lambda launches: sequence([(kernel, launches[-1][1]) for kernel, _ in launches])
 
 
-def seconds(number: float) -> Any:
+def seconds(number):
     return lambda timed: lambda launches: lambda: 0 * timed(launches)() + number
 
 
-def refused_calls(_: Any) -> Any:
+def refused_calls(_):
     return refusing("OUT_OF_RESOURCES", "clFlush", lambda _: EngineError("refused"))
 
 
@@ -182,7 +181,7 @@ def test_binaries_that_compute_something_else_are_not_kept(driver, monkeypatch):
 
 
 def test_binaries_that_do_not_load_are_not_kept(driver, on_call, monkeypatch):
-    def refuse_binaries(_: Any, *rest: Any) -> None:
+    def refuse_binaries(_, *rest):
         if len(rest) > 1:
             raise failure("INVALID_BINARY", "clCreateProgramWithBinary", cl.LogicError)
 
@@ -236,12 +235,12 @@ def test_the_test_runs_once_and_its_verdict_stays_on_disk(first_use, opencl_name
     assert open_engine(opencl_name).device.self_test == "passed"
 
 
-def _state(name: str) -> str:
+def _state(name):
     (record,) = [device for device in devices() if device.engine == name]
     return record.self_test
 
 
-def _never(*_: object) -> None:
+def _never(*_):
     raise AssertionError("the self-test ran again, or the driver's times are read")
 
 
@@ -250,7 +249,7 @@ def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
 ):
     results = selftest._results
 
-    def wrong(driver: Any, module: Any, kernel: Any) -> Any:
+    def wrong(driver, module, kernel):
         return results(driver, module, kernel) ^ (kernel.name == "memory")
 
     monkeypatch.setattr(selftest, "_results", wrong)
@@ -325,7 +324,7 @@ def test_the_first_device_that_passes_is_chosen(first_use, found, monkeypatch):
     ]
     tested: list[str] = []
 
-    def run(one: Any) -> None:
+    def run(one):
         tested.append(one.handle.name)
         faults = (Fault("barriers are wrong"),) if one.handle is first else ()
         remember(one.handle, Verdict(faults), on_disk=True)
@@ -351,7 +350,7 @@ def test_the_description_of_a_device_has_its_properties(opencl_name, driver):
     assert row.shares_memory in (True, False)
 
 
-def with_verdict(driver: Any, *faults: Any, has_type: bool | None = None) -> Any:
+def with_verdict(driver, *faults, has_type=None):
     """A driver of the same device, after a self-test that found faults."""
     found = chosen(driver.record.engine, found_devices())
     with pytest.MonkeyPatch.context() as patch:
@@ -361,11 +360,11 @@ def with_verdict(driver: Any, *faults: Any, has_type: bool | None = None) -> Any
 
 
 @contextmanager
-def replaced(text: str, instead: str, *, native: bool = True) -> Generator[None]:
+def replaced(text, instead, *, native=True):
     """The self-test of the type of float16, or of its functions, has another text."""
     original = selftest.halves_for
 
-    def halves_for(traits: Any, **how: bool) -> Any:
+    def halves_for(traits, **how):
         right, kernels = original(traits, **how)
         return right.replace(text, instead) if how["native"] == native else right, kernels
 

@@ -28,11 +28,11 @@ ENGINES = ("cpu", "interpreter")
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
 
 
-def network(width: int = 5) -> lm.Network:
+def network(width=5):
     return lm.Sequential(lm.Input(4), lm.Linear(width), lm.Tanh(), lm.Linear(3))
 
 
-def attach(model: lm.Model, batch_size: int = 8, optimizer: Any = None) -> Any:
+def attach(model, batch_size=8, optimizer=None):
     optimizer = optimizer or lm.Adam(0.01)
     return model.training(loss=lm.CrossEntropy(), optimizer=optimizer, batch_size=batch_size)
 
@@ -52,7 +52,7 @@ def available(monkeypatch):
 def fits_exactly(available):
     """Checks that a call fits into so many bytes, and not into fewer."""
 
-    def check(needed: int, call: Callable[[], Any], subject: str = "this model") -> None:
+    def check(needed, call, subject="this model"):
         available(needed)
         call()
         available(needed - 1)
@@ -66,11 +66,11 @@ def fits_exactly(available):
 def leave(available, monkeypatch):
     """Limits the available memory, and fails where memory is allocated or a program compiled."""
 
-    def only_scalars(_: Any, shape: tuple[int, ...], dtype: Any) -> host.HostMemory:
+    def only_scalars(_, shape, dtype):
         assert not shape
         return host.HostMemory(shape, dtype)
 
-    def only(count: int) -> None:
+    def only(count):
         available(count)
         for engine in (CpuEngine, InterpreterEngine):
             monkeypatch.setattr(engine, "allocate", only_scalars)
@@ -82,7 +82,7 @@ def leave(available, monkeypatch):
 def test_small_allocations_are_not_checked(monkeypatch):
     monkeypatch.setattr(room, "NOT_ASKED_BYTES", 1000)
 
-    def require(count: int, ask: Any) -> None:
+    def require(count, ask):
         room.require_room("this needs", [room.Need("arena", count)], ask, where="cpu", advice="")
 
     require(1000, None)
@@ -211,7 +211,6 @@ def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(available, on_
     with pytest.raises(EngineError, match="a batch of 50,000 examples needs more") as caught:
         attach(model, 50_000)
     found = re.fullmatch(DIVIDED, caught.value.advice)
-    assert found is not None
     # The refused size, 1, the refused size again, and those between them.
     assert len(sizes) <= 8
     attach(model, int(found[1])).release()
@@ -291,7 +290,7 @@ def system(tmp_path, monkeypatch):
     """Files of a system, where `PROC` and `GROUPS` are folders."""
     monkeypatch.setattr(machine_memory, "_PROC", tmp_path / "PROC")
 
-    def write(files: dict[str, str]) -> None:
+    def write(files):
         for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -369,6 +368,4 @@ def test_without_system_figures_the_physical_memory_is_available(system, monkeyp
 
 def test_this_machine_has_available_memory():
     physical, available = machine_memory.physical_bytes(), machine_memory.available_bytes()
-    assert physical is not None
-    assert available is not None
     assert 0 < available <= physical

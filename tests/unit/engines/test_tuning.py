@@ -1,11 +1,8 @@
 """Tuning: which steps, which schedules, the choice, what is kept on disk. No test measures time."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, float32
+from lamina.base.shapes import float32
 from lamina.cli import main
 from lamina.codegen.words import OPENCL
 from lamina.engines.engine import Candidate, TunedStep
@@ -37,14 +34,12 @@ from lamina.graph import leaf
 from lamina.inspect.explanation import Explanation, Tuning
 from lamina.program.check import verify
 from lamina.program.program import Program
-from lamina.program.steps import Contraction
-from lamina.program.target import Target
 
 # A product that is worth tuning on any device.
 SIZE = 256
 
 
-def network(target: Target, size: int = SIZE) -> Program:
+def network(target, size=SIZE):
     """y = x A and z = x B: two equal products of square matrices, whose weights stay."""
     x, a, b = (
         leaf(name, kind, (size, size), float32)
@@ -53,11 +48,11 @@ def network(target: Target, size: int = SIZE) -> Program:
     return program_of([ops.matmul(x, a), ops.matmul(x, b)], target=target)
 
 
-def alone_of(program: Program) -> list[Program]:
+def alone_of(program):
     return [*map(SingleSteps(program).program, range(len(program.steps)))]
 
 
-def feeds(size: int = SIZE) -> dict[str, Array]:
+def feeds(size=SIZE):
     generator = np.random.default_rng(0)
     return {name: generator.normal(size=(size, size)).astype("float32") for name in "xab"}
 
@@ -65,12 +60,12 @@ def feeds(size: int = SIZE) -> dict[str, Array]:
 class FakeTimer:
     """Runs schedules, and returns made-up times; candidates are numbered as they come."""
 
-    def __init__(self, fast: int = 0, fails: int | None = None) -> None:
+    def __init__(self, fast=0, fails=None):
         self.fast, self.fails = fast, fails
         self.texts: dict[str, int] = {}
         self.calls = 0
 
-    def __call__(self, schedule: str, repeat: Callable[[], None], runs: int) -> float:
+    def __call__(self, schedule, repeat, runs):
         self.calls += 1
         number = self.texts.setdefault(schedule, len(self.texts))
         if number == self.fails:
@@ -82,7 +77,7 @@ class FakeTimer:
 class TunedEngine:
     """An engine whose tuner has a fake timer, and the texts that its driver builds."""
 
-    def __init__(self, engine: Any, patch: pytest.MonkeyPatch, on_call: Any, **timer: Any) -> None:
+    def __init__(self, engine, patch, on_call, **timer):
         self.engine, self.timer = engine, FakeTimer(**timer)
         self.driver, self.built = engine._driver, list[str]()
         self.tuner = Tuner(engine._opened, engine.family, self.timer)
@@ -91,18 +86,16 @@ class TunedEngine:
         self.program = network(engine.target)
 
     @property
-    def worked(self) -> tuple[int, int]:
+    def worked(self):
         """How many texts were built, and how many candidates were timed."""
         return len(self.built), self.timer.calls
 
-    def compile(self) -> None:
+    def compile(self):
         run_program(self.program, self.engine, feeds())
 
 
 @pytest.fixture
-def tuned(
-    engine: Any, on_call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., TunedEngine]:
+def tuned(engine, on_call, tmp_path, monkeypatch):
     """Makes engines that tune, with an empty cache."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     monkeypatch.setenv("LAMINA_TUNE", "1000")
@@ -155,7 +148,7 @@ def test_candidates_that_fail_are_dropped(tuned):
 def test_candidates_that_cannot_be_built_are_dropped(tuned, on_call):
     one = tuned(fast=0)
 
-    def refuse_the_first(_: str) -> None:
+    def refuse_the_first(_):
         if not one.built:
             one.built.append("")
             raise InternalError("the OpenCL compiler refuses a kernel")
@@ -243,7 +236,7 @@ def test_the_choices_of_the_process_that_was_done_first_are_used(tuned):
     slow, fast = tuned(fast=1), tuned(fast=2)
     original = fast.timer.__call__
 
-    def interrupted(schedule: str, repeat: Callable[[], None], runs: int) -> float:
+    def interrupted(schedule, repeat, runs):
         # Another process tunes the program in the meantime.
         slow.tuner.choices(slow.program)
         return original(schedule, repeat, runs)
@@ -288,7 +281,7 @@ def test_equal_steps_are_equal_programs(training_program):
 
 
 def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program):
-    def kinds(frozen: list[str]) -> set[str]:
+    def kinds(frozen):
         layers = [lm.Input(16), lm.Linear(16)]
         program = training_program(layers, lm.MSE(), lm.SGD(0.1), frozen=frozen)
         buffers = [one for step in alone_of(program) for one in step.buffers.values()]
@@ -458,7 +451,6 @@ def test_the_expected_time_of_a_candidate_is_that_by_which_candidates_are_ranked
     assert seconds[0] == min(seconds)  # pyright: ignore
     bits = position_bits(one.steps[0], family.target)
     (step,) = one.steps
-    assert isinstance(step, Contraction)
     clocks = costs_of_schedules(step, bits, traits)
     assert seconds == [clocks[each] / 1e9 for each in found]
     # Without a clock there are no seconds.

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +22,11 @@ from lamina.program.steps import Loop, Write
 LENGTH_BYTES = 8
 
 
-def training(net: lm.Network) -> Program:
+def training(net):
     return net.plan(4, lm.CrossEntropy(), lm.Adam(1e-3)).program
 
 
-def with_constants() -> Program:
+def with_constants():
     x = lm.Input(3)
     table = np.arange(6, dtype="float32").reshape(3, 2)
     flags = np.array([True, False, True])
@@ -35,7 +34,7 @@ def with_constants() -> Program:
     return program_of([y, lm.ops.where(lm.ops.constant(flags), x, -0.0)])
 
 
-def in_blocks() -> Program:
+def in_blocks():
     """Its temporaries are in several blocks."""
     y = lm.ops.cumsum(leaf("x", "input", (1000,), float64), 0)
     target = replace(DEFAULT_TARGET, largest_block_bytes=8192)
@@ -100,12 +99,12 @@ def test_values_of_other_types_are_refused(program):
         encode(replace(program, outputs=((object(), "y"),)))
 
 
-def rows_of(program: Program) -> list[Any]:
+def rows_of(program):
     data = encode(program)
     return json.loads(data[LENGTH_BYTES : LENGTH_BYTES + int.from_bytes(data[:8], "little")])
 
 
-def with_rows(rows: object) -> bytes:
+def with_rows(rows):
     text = json.dumps(rows).encode()
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 

@@ -13,7 +13,7 @@ from lamina.program.scalar import Bound
 pytestmark = pytest.mark.each_case
 
 
-def shapes_of(size: int, generator: np.random.Generator) -> tuple[int, ...]:
+def shapes_of(size, generator):
     """A random shape with that many elements, ones included."""
     shape: list[int] = []
     while size > 1:
@@ -115,7 +115,7 @@ def test_axes_of_extents_0_and_1_and_the_bounds_of_plain_sums():
     assert (i * 2 - j * 4 + 1).bounds == (-7, 9)
 
 
-def values(index: Index, bounds: list[Bound], axes: list[Axis]) -> list[int]:
+def values(index, bounds, axes):
     return [
         value_at(index, point)
         for point in points_of(axes)
@@ -123,7 +123,7 @@ def values(index: Index, bounds: list[Bound], axes: list[Axis]) -> list[int]:
     ]
 
 
-def some_index(drawn: random.Random, axes: list[Axis]) -> Index:
+def some_index(drawn, axes):
     index = Index(drawn.randint(-4, 4))
     for axis in drawn.sample(axes, drawn.randint(1, len(axes))):
         index += axis_index(axis) * drawn.choice([-2, -1, 1, 1, 2, 3])

@@ -18,7 +18,7 @@ from lamina.program.check import verify
 from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
-from lamina.program.scalar import Apply, Bound, Load, Local, Scalar
+from lamina.program.scalar import Apply, Bound, Load, Local
 from lamina.program.steps import Contraction, Loop, Reduce, Step, Store, Write
 
 ROWS, COLUMNS = 6, 8
@@ -27,35 +27,35 @@ HERE = flatten((axis_index(POINT), axis_index(INNER)), (ROWS, COLUMNS))
 SIZE = ROWS * COLUMNS
 
 
-def load(buffer: str, index: Index = HERE) -> Load:
+def load(buffer, index=HERE):
     return Load(buffer, index, float32)
 
 
-def add(left: Scalar, right: Scalar) -> Apply:
+def add(left, right):
     return Apply("add", (left, right), float32)
 
 
-def at_points(*stores: Store) -> Loop:
+def at_points(*stores):
     return Loop("1.step", (POINT, INNER), (Write((), stores),))
 
 
-def in_rows(*stores: Store) -> Loop:
+def in_rows(*stores):
     """Stages that store along the rows."""
     return Loop("1.step", (POINT,), tuple(Write((INNER,), (one,)) for one in stores))
 
 
-def everywhere(value: Scalar, index: Index = HERE) -> Loop:
+def everywhere(value, index=HERE):
     return at_points(Store("b", index, value))
 
 
-def by_rows(target: str, value: Scalar) -> Loop:
+def by_rows(target, value):
     """Adds up each row of the target's buffer, then stores the value, with the sum added."""
     total = Reduce("r0", "sum", (INNER,), load("a"), float32)
     stored = Store(target, HERE, add(value, Local("r0", float32)))
     return Loop("1.step", (POINT,), (total, Write((INNER,), (stored,))))
 
 
-def program(step: Step, *, in_place: bool = True) -> Program:
+def program(step, *, in_place=True):
     """a = x; then a step that computes b, in the memory of a or next to it."""
     shape = (ROWS, COLUMNS)
     buffers = {
@@ -74,7 +74,7 @@ def program(step: Step, *, in_place: bool = True) -> Program:
     return Program("test", buffers, (first, step), (("y", "b"),), {}, plan)
 
 
-def result(one: Program, *, poison: bool) -> tuple[bytes, bytes]:
+def result(one, *, poison):
     """The output, and the parameter after the run."""
     engine = InterpreterEngine(poison=poison)
     memory = engine.allocate((ROWS, COLUMNS), np.dtype("float32"))
@@ -84,7 +84,7 @@ def result(one: Program, *, poison: bool) -> tuple[bytes, bytes]:
     return executable.output("y").tobytes(), memory.read().tobytes()
 
 
-def contraction() -> Contraction:
+def contraction():
     """b = a @ s, with s full of the first element of x: each sum reads a row of a."""
     n = Axis("n", COLUMNS)
     index = flatten((axis_index(POINT), axis_index(n)), (ROWS, COLUMNS))

@@ -6,23 +6,13 @@ import numpy as np
 import pytest
 from error_texts import problem_of
 
-from lamina.base.shapes import DType, bool_, float32, float64, int32, int64, uint8, uint32
+from lamina.base.shapes import bool_, float32, float64, int32, int64, uint8, uint32
 from lamina.program import dtypes
 from lamina.program.check import verify
 from lamina.program.index import Axis, Index, Remainder, axis_index, flatten, gathered_index
 from lamina.program.points import find_meeting_points, find_point_outside
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
-from lamina.program.scalar import (
-    PRIMITIVES,
-    Apply,
-    Bound,
-    Literal,
-    Load,
-    Local,
-    Position,
-    Scalar,
-    Within,
-)
+from lamina.program.scalar import PRIMITIVES, Apply, Bound, Literal, Load, Local, Position, Within
 from lamina.program.steps import (
     Contraction,
     Loop,
@@ -30,7 +20,6 @@ from lamina.program.steps import (
     Scan,
     SegmentSum,
     Sort,
-    Stage,
     Step,
     Store,
     Write,
@@ -44,7 +33,7 @@ HERE = flatten((ROW, COLUMN), (4, 6))
 SIZE = 24
 
 
-def program(*steps: Step, repeats: tuple[Repeat, ...] = ()) -> Program:
+def program(*steps, repeats=()):
     """Steps that may read x, n, d, m and at, and write y, z, w and order."""
     shapes = {
         "x": ("input", (4, 6), float32),
@@ -65,19 +54,19 @@ def program(*steps: Step, repeats: tuple[Repeat, ...] = ()) -> Program:
     return Program("test", buffers, steps, (("y", "y"),), {}, plan, repeats)
 
 
-def load(buffer: str, index: Index = HERE, dtype: DType = float32) -> Load:
+def load(buffer, index=HERE, dtype=float32):
     return Load(buffer, index, dtype)
 
 
-def loop(*stages: Stage, axes: tuple[Axis, ...] = (ROWS,), name: str = "0.step") -> Loop:
+def loop(*stages, axes=(ROWS,), name="0.step"):
     return Loop(name, axes, stages)
 
 
-def write(*stores: Store, axes: tuple[Axis, ...] = (COLUMNS,), sequential: bool = False) -> Write:
+def write(*stores, axes=(COLUMNS,), sequential=False):
     return Write(axes, stores, sequential)
 
 
-def stored(index: Index, *, accumulate: bool = False, buffer: str = "y") -> Store:
+def stored(index, *, accumulate=False, buffer="y"):
     return Store(buffer, index, load("x"), accumulate)
 
 
@@ -113,7 +102,7 @@ def test_points_that_may_store_in_one_element_are_found(index, accumulate):
     assert f"in step 0, 0.step: stores y[{index}] in one element, at i = " in text
 
 
-def guarded(index: Index, *bounds: Bound) -> Loop:
+def guarded(index, *bounds):
     return loop(write(Store("y", HERE, Load("x", index, float32, bounds))))
 
 
@@ -171,7 +160,7 @@ def test_a_fault_is_found_among_more_points_than_are_computed():
     )
 
 
-def computing(value: Scalar, buffer: str = "y") -> Loop:
+def computing(value, buffer="y"):
     return loop(write(Store(buffer, HERE, value)))
 
 
@@ -224,26 +213,24 @@ PLAIN = load("at", COLUMN, int64)
 SMALL, DEEP = Bound(COLUMN, 0, 5), Bound(gathered_index(PLAIN, 6) - 2, 0, 4)
 
 
-def scattered(index: Index) -> Write:
+def scattered(index):
     return write(stored(index, accumulate=True), sequential=True)
 
 
-def partly(*shifts: int) -> Loop:
+def partly(*shifts):
     """Stores in the left half, or further to the right."""
     stores = [Store("y", LEFT + shift, load("x", LEFT)) for shift in shifts]
     return loop(write(*stores, axes=(Axis("k", 3),)))
 
 
-def product(
-    index: Index = HERE, left: Scalar = ROW_OF_X, *, accumulate: bool = False
-) -> Contraction:
+def product(index=HERE, left=ROW_OF_X, *, accumulate=False):
     return Contraction(
         *("0.step", (), (ROWS,), (COLUMNS,), (ELEMENT,)),
         *(left, load("p", COLUMN), "sum", float32, (Store("y", index, SUM, accumulate),)),
     )
 
 
-def scan(index: Index = HERE, combine: str = "sum", dtype: DType = float32) -> Loop:
+def scan(index=HERE, combine="sum", dtype=float32):
     return loop(Scan(COLUMNS, combine, X, "y", index, dtype))
 
 
@@ -332,11 +319,11 @@ REFUSED: list[tuple[Step, str]] = [
 ]
 
 
-def whole(name: str, target: str, value: Load | Literal | Apply, index: int = 0) -> Loop:
+def whole(name, target, value, index=0):
     return loop(write(Store(target, ROW + index, value), axes=()), name=name)
 
 
-def doubled(source: str) -> Apply:
+def doubled(source):
     return Apply("add", (load(source, ROW), load(source, ROW)), float32)
 
 
@@ -352,26 +339,26 @@ OF_A, OF_B = Allocation("a", 0, 16, 0, 1), Allocation("b", 16, 16, 1, 2)
 SOUND = Program("test", BUFFERS, (FIRST, SECOND), (("y", "b"),), {}, Plan((32,), 32, (OF_A, OF_B)))
 
 
-def steps_of(*given: Step) -> Program:
+def steps_of(*given):
     """The program with other steps; b lives until after the last one."""
     plan = Plan((32,), 32, (OF_A, replace(OF_B, last=len(given))))
     return replace(SOUND, steps=given, plan=plan)
 
 
-def third(value: Load | Literal | Apply, target: str = "b", index: int = 0) -> Program:
+def third(value, target="b", index=0):
     return steps_of(FIRST, SECOND, whole("third", target, value, index))
 
 
-def with_loop(stage: Stage, axis: Axis = ROWS) -> Program:
+def with_loop(stage, axis=ROWS):
     """The program with a third step of one stage."""
     return steps_of(FIRST, SECOND, Loop("third", (axis,), (stage,)))
 
 
-def with_buffer(before: Program, buffer: Buffer) -> Program:
+def with_buffer(before, buffer):
     return replace(before, buffers={**BUFFERS, buffer.name: buffer})
 
 
-def allocated(*allocations: Allocation, size: int = 32) -> Program:
+def allocated(*allocations, size=32):
     return replace(SOUND, plan=Plan((size,), 32, allocations))
 
 

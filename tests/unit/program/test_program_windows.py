@@ -1,8 +1,8 @@
 """Contractions have the windows of convolutions and of their gradients."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from lamina.ops.windows import Slope, Window, shear, windows
 from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
 from lamina.program.index import Axis, axis_index
-from lamina.program.program import Program
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Bound
 from lamina.program.steps import Contraction
@@ -29,12 +28,12 @@ OPERANDS = ("left", "right")
 Numbers = tuple[str, int, int, int, int, int, int, int]
 
 
-def windows_of(step: Contraction) -> list[tuple[str, Sliding]]:
+def windows_of(step):
     """The windows, each after its operand."""
     return [(name, one) for name in OPERANDS for one in getattr(step, f"{name}_windows")]
 
 
-def numbers_of(operand: str, window: Sliding) -> Numbers:
+def numbers_of(operand, window):
     counts = (one.extent if one is not None else 1 for one in (window.position, window.element))
     return (
         *(operand, window.stride, window.dilation, window.offset),
@@ -42,34 +41,28 @@ def numbers_of(operand: str, window: Sliding) -> Numbers:
     )
 
 
-def contractions(program: Program) -> list[Contraction]:
+def contractions(program):
     verify(program)
     return [step for step in program.steps if isinstance(step, Contraction)]
 
 
-def by_kind(steps: Iterable[Contraction]) -> dict[str, list[Numbers]]:
+def by_kind(steps):
     """The windows of the contractions, each of which has windows of one kind."""
     found: dict[str, list[Numbers]] = {}
     for step in steps:
         kinds = {window.kind(step.k) for _, window in windows_of(step)}
         for kind in kinds:
             assert len(kinds) == 1
-            assert kind is not None
             assert kind not in found
             found[kind] = [numbers_of(*one) for one in windows_of(step)]
     return found
 
 
-def leaf(*shape: int, name: str = "x") -> Tensor:
+def leaf(*shape, name="x"):
     return Leaves().add(np.zeros(shape, "float32"), name=name)
 
 
-def convolved(
-    x: Sequence[int],
-    weight: Sequence[int],
-    change: Callable[[Tensor], Tensor] = lambda x: x,
-    **given: Any,
-) -> list[Tensor]:
+def convolved(x, weight, change=lambda x: x, **given):
     leaves, rank = Leaves(), len(x) - 2
     data, weights = (leaves.add(np.zeros(shape, "float32")) for shape in (x, weight))
     numbers = {"strides": [1] * rank, "padding": [(0, 0)] * rank, "dilations": [1] * rank, **given}
@@ -77,7 +70,7 @@ def convolved(
     return [y, *gradients(ops.sum(y * y), [data, weights])]
 
 
-def with_weight(seen: Tensor, left: str, right: str, result: str) -> Tensor:
+def with_weight(seen, left, right, result):
     extents = {**dict(zip(left, seen.shape, strict=True)), "o": 8}
     weight = leaf(*(extents[axis] for axis in right), name="w")
     return contract(seen, weight, left, right, result)
@@ -224,7 +217,7 @@ def test_wrong_windows_are_refused(name):
     assert checked == 6
 
 
-def refuse(program: Program, number: int, **changes: Any) -> None:
+def refuse(program, number, **changes):
     steps = [*program.steps]
     steps[number] = replace(cast(Contraction, steps[number]), **changes)
     with pytest.raises(InternalError, match=r"invalid|iterates|both of its axes|differs from"):
@@ -249,7 +242,6 @@ def test_windows_are_kept_until_their_axes_are_replaced():
     step = contractions(SAMPLE)[0]
     assert len(step.left_windows) == 2
     (window, other), batch = step.left_windows, step.m[0]
-    assert window.position is not None
     kept = Rewrite({batch: axis_index(Axis("b", batch.extent))}).record(step)
     assert kept.left_windows == step.left_windows
     renamed = {window.position: axis_index(Axis("p", window.position.extent))}

@@ -15,7 +15,7 @@ CHANGE = {OLD: THERE}
 GATHERED = gathered_index(Load("rows", HERE, int64), 5)
 
 
-def load(index: Index, buffer: str = "x") -> Load:
+def load(index, buffer="x"):
     return Load(buffer, index, float32, (Bound(index, 0, 7),))
 
 
@@ -45,8 +45,6 @@ def test_shared_operands_stay_shared_between_scalars():
     change = Rewrite(CHANGE)
     one = change.scalar(Apply("add", (shared, shared), float32))
     other = change.scalar(Apply("negative", (shared,), float32))
-    assert isinstance(one, Apply)
-    assert isinstance(other, Apply)
     assert one.operands[0] is one.operands[1] is other.operands[0]
 
 
@@ -56,7 +54,6 @@ def test_deep_scalars_are_rewritten():
         deep = Apply("negative", (deep,), float32)
     after = Rewrite(CHANGE).scalar(deep)
     for _ in range(5000):
-        assert isinstance(after, Apply)
         after = after.operands[0]
     assert after == load(THERE)
 
