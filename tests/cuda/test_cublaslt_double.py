@@ -6,7 +6,6 @@
 import ctypes
 import inspect
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -157,7 +156,7 @@ def one(device):
 UNKNOWN = np.full(8, 5, np.uint64)
 INVALID, SUPPORTED = "INVALID_VALUE: ", "NOT_SUPPORTED: "
 ATTRIBUTE = "INVALID_VALUE: the attribute has "
-REFUSED: list[tuple[str, Callable[[RawProduct], object]]] = [
+REFUSED = [
     (f"{ATTRIBUTE}4 bytes", lambda one: one.set("operation", "TRANSA", 1, np.int64)),
     (f"{ATTRIBUTE}4 bytes", lambda one: one.set("operation", "EPILOGUE", 4, np.uint64)),
     (f"{ATTRIBUTE}8 bytes", lambda one: one.set("operation", "BIAS_POINTER", 256, np.uint32)),

@@ -7,7 +7,6 @@ import ctypes
 import inspect
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,7 +70,7 @@ HANDLES = re.compile(
 def test_parameters_are_those_of_the_header(header, name):
     (declared,) = re.findall(rf"\b{name}\(([^)]*)\);", header)
     parameters = [" ".join(one.split()) for one in declared.split(",") if one != "void"]
-    expected: list[Any] = [
+    expected = [
         ctypes.c_void_p if HANDLES.search(one) else KINDS.get(one.split()[0], ctypes.c_int)
         for one in parameters
     ]

@@ -10,7 +10,7 @@ from gpu_cases import Case, compiled, trained_convolutions
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16
+from lamina.base.shapes import bfloat16
 from lamina.engines.gpu.matrix_schedules import matrix_schedules
 from lamina.engines.gpu.products import Product
 from lamina.program.steps import Contraction
@@ -280,7 +280,7 @@ def test_addresses_are_those_of_the_source():
         for name, (text, _) in INDICES.items()
     )
     ptx = compilation_of("\n".join((head, *kernels)), A100).ptx
-    found: dict[str, Array] = {}
+    found = {}
     for kernel in ptx_text.kernels_in(ptx):
         shared = [one for one in accesses_of(kernel, 96, 5, 9) if one.operand.space == "shared"]
         store = next(one for one in shared if one.operand.is_written)

@@ -6,9 +6,7 @@ The tests of the engine show that right calls have right results.
 import functools
 import re
 import threading
-from collections.abc import Callable
 from ctypes import c_float, c_int, c_longlong, c_void_p
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +87,7 @@ class Session:
 
     def error(self, name, *arguments):
         """The name of a call's result, without CUDA_ERROR_."""
-        result: CUresult = getattr(self.driver, name)(*arguments)[0]
+        result = getattr(self.driver, name)(*arguments)[0]
         return result.name.removeprefix("CUDA_ERROR_").removeprefix("CUDA_")
 
     def function(self, name):
@@ -146,7 +144,7 @@ class Session:
 
     def in_thread(self, name, *arguments, enters=True):
         """The result of a call in another thread."""
-        results: list[str] = []
+        results = []
 
         def call():
             if enters:
@@ -226,7 +224,7 @@ def of_other_context(session):
     return session.error("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0)
 
 
-REFUSED: list[tuple[str, str, Callable[[Session], str]]] = [
+REFUSED = [
     ("without a context", "INVALID_CONTEXT",
      lambda s: s.in_thread("cuMemAlloc", 4, enters=False)),
     ("no such device", "INVALID_DEVICE", lambda s: s.error("cuDeviceGet", 2)),
@@ -291,7 +289,7 @@ def test_calls_before_initialization_fail():
     assert CudaDouble([]).driver.cuInit(0) == (CUresult.CUDA_ERROR_NO_DEVICE,)
 
 
-OUTSIDE: list[tuple[str, Callable[[Session], object]]] = [
+OUTSIDE = [
     ("no value for CU_DEVICE_ATTRIBUTE_NUMA_ID",
      lambda s: s("cuDeviceGetAttribute", NUMA_ID, 0)),
     ("1 parameters for a kernel of 2", lambda s: s.parameters((1,), (c_int,))),
@@ -319,7 +317,7 @@ def test_an_instruction_that_the_machine_does_not_know_is_no_error_of_cuda(sessi
         session.launch("unknown", session.own, session.number())
 
 
-UNSAFE: dict[str, Callable[[Session], tuple[Any, ...]]] = {
+UNSAFE = {
     "cuMemAlloc": lambda s: (4,),
     "cuMemHostAlloc": lambda s: (4, 0),
     "cuMemFree": lambda s: (s.number(),),
@@ -441,7 +439,7 @@ def after(session, enqueue, free, of):
     session(free, of)
 
 
-FAULTS: list[tuple[str, str, Callable[[Session], object]]] = [
+FAULTS = [
     ("LAUNCH_FAILED", "a race", lambda s: s.launch("race", s.own, s.number(), block=(2, 1, 1))),
     ("ILLEGAL_ADDRESS", "an illegal address",
      lambda s: s.launch("set_value", s.own, CUdeviceptr(0), 2)),

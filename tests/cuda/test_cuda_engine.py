@@ -366,7 +366,7 @@ def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
     with lm.Model(network(), engine="cuda").training(**HOW) as training:
         rows = lm.data.Dataset(*data())
         training._at_once = 15
-        used: list[Counter[str]] = []
+        used = []
         for steps in (15, 5, 15):
             before = Counter(counts)
             training.run(rows, steps=steps, seed=0)

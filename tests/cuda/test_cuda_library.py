@@ -4,7 +4,6 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -137,7 +136,7 @@ def test_a_candidate_that_the_library_refuses_is_not_chosen(device, layer):
     program = with_memories(layer)
     own, *_, library = device.family.candidates(program)
     assert isinstance(library, LibrarySchedule)
-    family: Any = SimpleNamespace(
+    family = SimpleNamespace(
         candidates=lambda program: [library, own],
         text_of_candidate=str,
         expected_seconds=device.family.expected_seconds,
@@ -157,7 +156,7 @@ def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dr
     device, on_call
 ):
     program = with_memories(compiled(RELU, device.engine.target))
-    builders: list[int] = []
+    builders = []
 
     def building(text):
         builders.append(threading.get_ident())

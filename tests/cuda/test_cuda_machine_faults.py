@@ -1,7 +1,5 @@
 """What the PTX machine refuses: illegal accesses, races, divergent barriers, unknown PTX."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from cuda_machine_cases import Bench, calculate, kernel
@@ -48,7 +46,7 @@ def run(body, *, threads=64, blocks=1, is_early=False):
     return bench.read(address, array)
 
 
-FAULTS: list[tuple[str, dict[str, Any], str]] = [
+FAULTS = [
     ("ld.global.u32 x, [at+8];", {}, (
         "an illegal address: 4 bytes of global memory at 0x700000100 are not within one allocation "
         "(kernel k, line 17 of the PTX: ld.global.u32 x, [at+8], block (0, 0, 0), "

@@ -6,7 +6,7 @@ Products of matrices, copies and barriers are left to the kernels of every sched
 
 import math
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ EVERY = "u8|s8|u16|s16|u32|s32|u64|s64"
 # Forms as `writer.instruction` takes them, with the name before them; operands; the result, as far
 # as its type has bits for it. An int is read from a register of 64 bits, a bool is a predicate, a
 # text stands in the code.
-ROWS: list[tuple[str, tuple[Any, ...], float]] = [
+ROWS = [
     (f"add {INTEGERS}", (7, -9), -2),
     (f"sub {INTEGERS}", (5, 7), -2),
     (f"mul lo {INTEGERS}", (-3, 5), -15),

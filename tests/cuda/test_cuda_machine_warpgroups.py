@@ -1,7 +1,5 @@
 """Products of warpgroups on the PTX machine: layouts of matrices, and what is refused."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from cuda_machine_cases import Bench, kernel
@@ -98,7 +96,7 @@ WRITE = "bar.sync 0; mad.lo.u32 s, i, 16, 0; st.shared.v4.u32 [s], {i, i, i, i};
 HIDDEN = "a product of what was written without fence.proxy.async and a barrier after"
 ACCESS = "an access of sums before the wait for their product"
 # The parts that are replaced by others, options, and the fault.
-FAULTS: list[tuple[dict[str, str], dict[str, Any], str]] = [
+FAULTS = [
     ({FENCE: ""}, {}, HIDDEN),
     ({FENCE: BARRIER, BARRIER: FENCE}, {}, HIDDEN),
     ({BARRIER: ""}, {}, HIDDEN),

@@ -9,7 +9,7 @@ from test_cuda_schedules import engine
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, int64
+from lamina.base.shapes import int64
 from lamina.cli.demo import BATCH_SIZE, network_of_demo
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines.interpreter.engine import InterpreterEngine
@@ -27,7 +27,7 @@ def trained(network, engine, batch, **options):
     generator = np.random.default_rng(1)
     model = lm.Model(network, engine=engine, seed=2, **options)
     initial = model.parameters()
-    losses: list[float] = []
+    losses = []
     optimizer = lm.SGD(0.05, momentum=0.9)
     with model.training(lm.CrossEntropy(), optimizer, batch_size=batch) as training:
         for _ in range(2):
@@ -65,7 +65,7 @@ def test_training_steps_of_lenet_equal_the_interpreters(
 def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use):
     use()
     data = lm.data.digits().subset(0, 4 * BATCH_SIZE)
-    rows: list[tuple[Array, Array]] = []
+    rows = []
     for name in ("cuda", "interpreter"):
         model = lm.Model(network_of_demo(), engine=name, seed=0)
         initial = model.parameters()

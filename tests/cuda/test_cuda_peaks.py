@@ -25,7 +25,7 @@ def test_the_operations_of_a_peak_are_those_of_its_kernel(
     monkeypatch, capability, dtype, tf32, k, operands
 ):
     # The matrices that warps have multiplied, by their extent along K and their elements.
-    executed: Counter[tuple[int, str]] = Counter()
+    executed = Counter()
 
     def counted(k, kind, left, *others):
         executed[k, kind] += len(left[0]) // 32

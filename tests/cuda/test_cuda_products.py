@@ -1,6 +1,5 @@
 """Contractions through cuBLASLt in the CUDA engine, on doubles of the driver and the library."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product as combinations
 
@@ -10,13 +9,10 @@ from cublaslt_cases import RESULT, Product, Stored
 from doubles import DoubledDevice, OutsideTheDouble
 
 from lamina.base.shapes import bfloat16, float16, float32
-from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.plain_products import plain_product
 from lamina.errors import EngineError
 from lamina.program.index import axis_index
 from lamina.program.scalar import Apply, Load
-
-Change = Callable[[MatrixProduct], MatrixProduct]
 
 
 @pytest.fixture
@@ -128,7 +124,7 @@ def test_parts_of_sums_are_never_rounded_to_16_bits(device):
 
 
 SQUARE = Product(2, 6, 6, 6, Stored("k", 1, 2), Stored("n", 2, 2), Stored("n", 0, 2))
-WRONG: dict[str, Change] = {
+WRONG = {
     "leading of left": lambda one: replace(one, left=_moved(one.left, leading=1)),
     "leading of right": lambda one: replace(one, right=_moved(one.right, leading=1)),
     "leading of result": lambda one: replace(one, result=_moved(one.result, leading=1)),

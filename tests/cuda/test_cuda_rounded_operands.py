@@ -1,7 +1,6 @@
 """Trainings whose operands are stored rounded, on the machine that runs PTX, and by cuBLASLt."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lamina.engines.gpu.executable import GpuProgram
 PRECISIONS = [{"precision": "tf32"}, {"dtype": "mixed-bfloat16"}, {"dtype": "mixed-float16"}]
 X = np.random.default_rng(1).normal(size=(11, 9)).astype("float32")
 Y = np.arange(11) % 5
-HOW: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 4}
+HOW = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(0.01), "batch_size": 4}
 
 
 @pytest.fixture(autouse=True)

@@ -243,7 +243,7 @@ def test_launches_within_an_iteration_are_joined(monkeypatch, on_call):
 
     monkeypatch.setenv("LAMINA_CACHE", "0")
     monkeypatch.setattr(kernels, "extra_clocks", without_trees)
-    joined: list[bool] = []
+    joined = []
     on_call(kernels, "write_phases", lambda *_, is_repeated: joined.append(is_repeated))
     check_phases(recurrent(), (9, 0))
     assert True in joined

@@ -5,7 +5,6 @@ The fixture `use` fails a test whose device has a fault.
 
 import gc
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -190,7 +189,7 @@ class _During:
 
 def test_a_capture_leaves_the_commands_of_other_threads_alone(driver):
     source, target = driver.allocate(16), driver.allocate(16)
-    problems: list[BaseException] = []
+    problems = []
 
     def work():
         try:
@@ -203,7 +202,7 @@ def test_a_capture_leaves_the_commands_of_other_threads_alone(driver):
         thread.start()
         thread.join()
 
-    launches: Any = [(_During(act), None), (added(driver, target, source, 10), None)]
+    launches = [(_During(act), None), (added(driver, target, source, 10), None)]
     sequence = driver.sequence(launches)
     assert problems == []
     driver.queue.run(sequence)
@@ -211,7 +210,7 @@ def test_a_capture_leaves_the_commands_of_other_threads_alone(driver):
 
 
 def test_a_capture_that_fails_says_which_call_was_refused(driver):
-    launches: Any = [(_During(lambda calls, stream: calls.cuStreamSynchronize(stream)), None)]
+    launches = [(_During(lambda calls, stream: calls.cuStreamSynchronize(stream)), None)]
     with pytest.raises(CudaError, match="STREAM_CAPTURE_UNSUPPORTED in cuStreamSynchronize"):
         driver.sequence(launches)
 
@@ -221,7 +220,7 @@ def test_only_kernels_that_follow_a_kernel_begin_before_its_end(use, counts):
     driver = opened()
     other = _During(lambda calls, stream: None)
     adding = added(driver, *[driver.allocate(16)] * 2, 1)
-    row: Any = [(one, None) for one in (adding, adding, other, adding)]
+    row = [(one, None) for one in (adding, adding, other, adding)]
     driver.sequence(row)
     assert (counts["cuLaunchKernel"], counts["cuLaunchKernelEx"]) == (2, 1)
 
@@ -433,7 +432,7 @@ def chunks(monkeypatch):
 @pytest.mark.usefixtures("in_any_order")
 def test_a_data_set_that_does_not_fit_is_streamed(chunks, on_call):
     chunks(2)
-    begun: list[int] = []
+    begun = []
     on_call(streaming.Streamed, "begin", lambda *_: begun.append(1))
     found, expected = (streamed(engine) for engine in ("cuda", "interpreter"))
     assert begun
@@ -445,7 +444,7 @@ def test_a_data_set_that_does_not_fit_is_streamed(chunks, on_call):
 def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, chunks, on_call, epochs):
     use()
     chunks(1)
-    captured: list[int] = []
+    captured = []
     load = streaming.Streamed, "_load"
     on_call(*load, lambda _: captured.append(counts["cuStreamEndCapture"]))
     streamed("cuda", epochs)
@@ -456,6 +455,6 @@ def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, chunks,
 
 def streamed(engine, epochs=2):
     model = lm.Model(network(), engine=engine, seed=3)
-    how: Any = {"epochs": epochs, "batch_size": BATCH, "progress": False}
+    how = {"epochs": epochs, "batch_size": BATCH, "progress": False}
     model.fit(data(11 * BATCH), loss=lm.CrossEntropy(), optimizer=lm.Adam(1e-2), **how)
     return dict(model.parameters())

@@ -1,7 +1,6 @@
 """Divides a kernel into basic blocks, and finds the registers that live between them."""
 
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import (
@@ -17,13 +16,13 @@ from cuda_machine.syntax import (
 )
 
 # Instructions whose first operand is no destination.
-_WITHOUT_RESULT: Final = ["st", "bra", "bar", "barrier", "cp", "fence", "prefetch", "ret", "exit"]
+_WITHOUT_RESULT = ["st", "bra", "bar", "barrier", "cp", "fence", "prefetch", "ret", "exit"]
 # PTX ISA: undefined unless all threads of the warp execute them: those that are .aligned, and
 # shfl.sync with all of them in its mask.
-_WHOLE_WARP: Final = ("mma", "ldmatrix", "shfl", "wgmma")
+_WHOLE_WARP = ("mma", "ldmatrix", "shfl", "wgmma")
 
 # What the instructions that end a block do.
-_KINDS: Final = {
+_KINDS = {
     **dict.fromkeys(("ret", "exit"), "exit"),
     **dict.fromkeys(("bar", "barrier"), "barrier"),
     "bra": "branch",
@@ -80,7 +79,7 @@ def basic_blocks(kernel):
 
 def _divided(kernel):
     blocks = [Block(0)]
-    labels: dict[str, int] = {}
+    labels = {}
 
     def begin():
         if blocks[-1].all():
@@ -145,11 +144,11 @@ def read_and_written(one):
 
 def _find_lives(blocks):
     """Sets `live_in` and `written` by the usual backward analysis."""
-    uses: list[set[Register]] = []
-    defined: list[set[Register]] = []
+    uses = []
+    defined = []
     for block in blocks:
-        used: set[Register] = set()
-        known: set[Register] = set()
+        used = set()
+        known = set()
         for one in block.all():
             read, written = read_and_written(one)
             used |= read - known
@@ -157,7 +156,7 @@ def _find_lives(blocks):
         uses.append(used)
         defined.append(known)
     live = [set(one) for one in uses]
-    before: list[set[int]] = [set() for _ in blocks]
+    before = [set() for _ in blocks]
     for block in blocks:
         for successor in block.successors:
             before[successor].add(block.number)

@@ -15,12 +15,11 @@ Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
 import ctypes
 import zlib
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from cuda_machine.driver_state import Context, OutsideTheDouble, State
+from cuda_machine.driver_state import OutsideTheDouble, State
 from cuda_machine.faults import Fault
 from lamina.engines.cuda.cublaslt_functions import FUNCTIONS, HeuristicResult
 
@@ -49,7 +48,7 @@ class CublasLtError(Exception):
 # The attributes that the double knows, by their numbers: names, types, and values before they are
 # set ("cublasLtMatmulDescAttributes_t", "cublasLtMatrixLayoutAttribute_t",
 # "cublasLtMatmulPreferenceAttributes_t"). A pointer has eight bytes.
-ATTRIBUTES: dict[str, dict[int, tuple[str, type[Any], int]]] = {
+ATTRIBUTES = {
     "operation": {
         3: ("TRANSA", np.int32, 0),
         4: ("TRANSB", np.int32, 0),
@@ -84,7 +83,7 @@ class DescriptorCalls:
 
     def __init__(self, state):
         self.state = state
-        self.descriptors: dict[int, Descriptor] = {}
+        self.descriptors = {}
 
     def find(self, kind, handle):
         """A living descriptor. Uses of others are undefined, and so are those of other kinds."""
@@ -380,12 +379,12 @@ class CublasLtDouble(DescriptorCalls):
         super().__init__(state)
         self.functions = Functions(self)
         self.workspace, self.proposals = 0, 2
-        self.failure: Literal["", "status", "empty", "state", "call"] = ""
-        self.problems: list[Problem] = []
-        self.called: list[Algorithm] = []
-        self._handles: dict[int, Context] = {}
+        self.failure = ""
+        self.problems = []
+        self.called = []
+        self._handles = {}
         # The data of the algorithms whose kernels are loaded.
-        self._loaded: set[tuple[int, ...]] = set()
+        self._loaded = set()
 
     def alive(self):
         """What was created and not destroyed, one line each."""

@@ -318,7 +318,7 @@ class CudaDouble:
     """
 
     def __init__(self, devices=ONE, order=LATE, *, assembles=True, counts=None):
-        made: list[Device] = []
+        made = []
         for ordinal, description in enumerate(devices):
             memory = Memory(description.memory, BASE + ordinal * ADDRESSES)
             machine = Machine(memory, BLOCKS.get(order.kind, order.seed))

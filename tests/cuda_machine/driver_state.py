@@ -74,7 +74,7 @@ class CudaError(Exception):
 
     def __init__(self, name):
         super().__init__(f"CUDA_ERROR_{name}")
-        self.result: CUresult = getattr(CUresult, f"CUDA_ERROR_{name}")
+        self.result = getattr(CUresult, f"CUDA_ERROR_{name}")
 
 
 class OutsideTheDouble(Exception):
@@ -146,7 +146,7 @@ class Thread(threading.local):
     """
 
     def __init__(self):
-        self.contexts: list[Context] = []
+        self.contexts = []
         self.capture_mode = CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 
 
@@ -158,12 +158,12 @@ class State:
         self.initialized = False
         self.lock = threading.RLock()
         self.scheduler = Scheduler(order)
-        self.faults: list[Exception] = []
-        self.handles: dict[int, Any] = {}
-        self.allocations: dict[int, Allocation] = {}
-        self.pinned: dict[int, HostAllocation] = {}
+        self.faults = []
+        self.handles = {}
+        self.allocations = {}
+        self.pinned = {}
         # Buffers that were freed last: an array of the caller may still view them.
-        self.released: deque[HostAllocation] = deque()
+        self.released = deque()
         self.thread = Thread()
         self._numbers = itertools.count(0x10_0000, 0x10)
 

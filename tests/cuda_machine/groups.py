@@ -10,13 +10,13 @@ are read at both times: both must be legal, and find the same bytes.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-WARPGROUP: Final = 128
+WARPGROUP = 128
 # The bytes of a chunk, of which a row of 128 bytes has eight.
-_CHUNK: Final = 16
+_CHUNK = 16
 
 
 @dataclass
@@ -38,7 +38,7 @@ class _Groups:
 
     def __init__(self, m):
         self._m = m
-        self._begun: list[_Begun] = []
+        self._begun = []
         # How many groups a lane has committed: the number of the group that is open.
         self._groups = np.zeros(m.count, np.int64)
 

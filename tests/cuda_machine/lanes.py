@@ -83,10 +83,10 @@ class Lanes:
         self.launch, self.blocks = launch, blocks
         self.threads = launch.threads
         self.count = len(blocks) * self.threads
-        self.live: Integers = np.full(len(blocks), self.threads, np.int64)
-        self.exited: npt.NDArray[np.bool_] = np.zeros(self.count, np.bool_)
+        self.live = np.full(len(blocks), self.threads, np.int64)
+        self.exited = np.zeros(self.count, np.bool_)
         self.exits = 0
-        self.waited: npt.NDArray[np.bool_] = np.full(self.count, not launch.is_early, np.bool_)
+        self.waited = np.full(self.count, not launch.is_early, np.bool_)
         self._set_specials()
         self.copies = Copies(self)
         self.products = Products(self)
@@ -135,7 +135,7 @@ class Lanes:
         self._global = {
             size: data[: len(data) // size * size].view(f"u{size}") for size in (1, 2, 4, 8)
         }
-        self._ranges: dict[int, tuple[int, int]] = {}
+        self._ranges = {}
         # Rows of a multiple of 16 bytes, so that aligned vectors are aligned in the whole array.
         self._stride = -(-launch.shared_bytes // 16) * 16
         shared = np.zeros(self._stride * len(self.blocks), np.uint8)
@@ -150,8 +150,8 @@ class Lanes:
         is_hidden = launch.program.by_warpgroups
         self._hidden = np.zeros(len(self._shared_written) * is_hidden, np.int32)
         # False where asynchronous copies have not arrived.
-        self._arrived: npt.NDArray[np.bool_] | None = None
-        self.epochs: Integers = np.zeros(len(self.blocks), np.int64)
+        self._arrived = None
+        self.epochs = np.zeros(len(self.blocks), np.int64)
         self._shared_shadow = Shadow(len(shared), granule, across=False)
         self.retag()
 

@@ -50,7 +50,7 @@ class Machine:
     def __init__(self, memory, order="ascending"):
         self.memory, self.order = memory, order
         # The accesses of global memory in the last launch, by the size of the smallest one.
-        self._shadows: dict[int, Shadow] = {}
+        self._shadows = {}
 
     def load(self, module):
         """Allocates the module's variables."""

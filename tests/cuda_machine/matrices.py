@@ -8,17 +8,15 @@ Products of two operands are exact. PTX leaves order and rounding of the sum ope
 and rounding); GPUs add several products at once.
 """
 
-from typing import Any, Final
-
 import numpy as np
 
 from cuda_machine.memory_access import address_code
 from cuda_machine.syntax import Immediate, Vector
 from cuda_machine.writer import helper, instruction, unknown
 
-_LANES: Final = np.arange(32)
-_GROUP: Final = _LANES // 4
-_THREAD: Final = _LANES % 4
+_LANES = np.arange(32)
+_GROUP = _LANES // 4
+_THREAD = _LANES % 4
 
 
 def _fragment(elements, row, column):
@@ -27,22 +25,22 @@ def _fragment(elements, row, column):
 
 
 # Operands of 16 bits: two neighbours along k in each register.
-_A16: Final = {
+_A16 = {
     16: _fragment(
         8, lambda i: _GROUP + 8 * (i // 2 % 2), lambda i: _THREAD * 2 + i % 2 + 8 * (i // 4)
     ),
     8: _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2),
 }
-_B16: Final = {
+_B16 = {
     16: _fragment(4, lambda i: _THREAD * 2 + i % 2 + 8 * (i // 2), lambda i: _GROUP),
     8: _fragment(2, lambda i: _THREAD * 2 + i, lambda i: _GROUP),
 }
 # tf32: one element in each register.
-_A32: Final = {8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2))}
-_B32: Final = {8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP)}
+_A32 = {8: _fragment(4, lambda i: _GROUP + 8 * (i % 2), lambda i: _THREAD + 4 * (i // 2))}
+_B32 = {8: _fragment(2, lambda i: _THREAD + 4 * i, lambda i: _GROUP)}
 # PTX ISA, shfl.sync: segments of 32 lanes, and the mask of all of them.
-_EVERYONE: Final = (Immediate(31, "integer"), Immediate(0xFFFFFFFF, "integer"))
-_C: Final = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
+_EVERYONE = (Immediate(31, "integer"), Immediate(0xFFFFFFFF, "integer"))
+_C = _fragment(4, lambda i: _GROUP + 8 * (i // 2), lambda i: _THREAD * 2 + i % 2)
 
 
 def _registers(operand, count):
@@ -67,7 +65,7 @@ def _mma(writer, one):
     a, b = (_A32[k], _B32[k]) if left == "tf32" else (_A16[k], _B16[k])
     each = 1 if left == "tf32" else 2
     d_operand, a_operand, b_operand, c_operand = one.operands
-    codes: list[str] = []
+    codes = []
     for operand, count in (
         (a_operand, len(a) // each),
         (b_operand, len(b) // each),
@@ -148,13 +146,13 @@ def matrix_rows(m, addresses, transposed, idx):
     """The registers of 8x8 matrices; lane `8 i + r` has the address of row `r` of matrix `i`."""
     m.shared_offsets(addresses, 16, idx)
     rows = addresses.reshape(-1, 32)
-    results: list[Any] = []
+    results = []
     for number in range(4):
         if not transposed:
             at = rows[:, 8 * number + _GROUP] + _THREAD * 4
             (value,) = m.load("shared", at.reshape(-1), 32, 1, idx)
         else:
-            halves: list[Any] = []
+            halves = []
             for half in range(2):
                 at = rows[:, 8 * number + _THREAD * 2 + half] + _GROUP * 2
                 halves += m.load("shared", at.reshape(-1), 16, 1, idx)

@@ -1,22 +1,20 @@
 """The global memory of the machine: one flat address space, and its allocations."""
 
 from bisect import bisect_right
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from cuda_machine.faults import OutOfMemory
 
 # Addresses of global memory begin above 4 GiB, so that an address that was truncated to 32 bits is
 # an illegal one.
-BASE: Final = 7 << 32
-ALIGNMENT: Final = 256
+BASE = 7 << 32
+ALIGNMENT = 256
 # At least so many bytes between allocations belong to none, so that running over an end is found.
-GAP: Final = 256
+GAP = 256
 # Generic addresses of shared memory; those of global memory are below. PTX ISA, Generic
 # Addressing: a window within the generic address space, whose addresses nobody may count on.
-SHARED_WINDOW: Final = 1 << 44
+SHARED_WINDOW = 1 << 44
 
 
 class Memory:
@@ -37,10 +35,10 @@ class Memory:
         room = -(-size // ALIGNMENT) * ALIGNMENT + GAP
         self.size, self.base = size, base
         self.used = 0
-        self.data: npt.NDArray[np.uint8] = np.zeros(room, np.uint8)
-        self.written: npt.NDArray[np.bool_] = np.zeros(room, np.bool_)
-        self._begins: list[int] = []
-        self._ends: list[int] = []
+        self.data = np.zeros(room, np.uint8)
+        self.written = np.zeros(room, np.bool_)
+        self._begins = []
+        self._ends = []
 
     def allocate(self, size):
         """The address of new memory, aligned to 256 bytes."""

@@ -53,7 +53,7 @@ class Scheduler:
 
     def __init__(self, order):
         self.order = order
-        self._pending: list[Operation] = []
+        self._pending = []
         self._random = random.Random(order.seed)
         # How likely it is that another operation runs between two calls: devices are slow or fast.
         self._speed = self._random.random() ** 2
@@ -97,8 +97,8 @@ class Scheduler:
 
 def _needed(operation):
     """The operation and all that it depends on and that have not run, in an order that may run."""
-    needed: list[Operation] = []
-    seen: set[Operation] = set()
+    needed = []
+    seen = set()
     # Pairs of an operation and whether those before it have been visited.
     stack = [(operation, False)]
     while stack:

@@ -59,10 +59,10 @@ def make_program(kernel, addresses):
         for register in registers_in(operand)
     }
     numbers = {name: number for number, name in enumerate(registers)}
-    constants: dict[str, Any] = {}
+    constants = {}
     writers = [Writer(kernel, numbers, known, constants) for _ in blocks]
     source = "\n".join(map(_source, writers, blocks))
-    space: dict[str, Any] = {**HELPERS, **constants}
+    space = {**HELPERS, **constants}
     exec(compile(source, f"<{kernel.name}>", "exec"), space)
     return Program(
         kernel,

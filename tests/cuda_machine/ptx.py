@@ -5,7 +5,6 @@ import re
 from bisect import bisect_left
 from collections import ChainMap
 from dataclasses import replace
-from typing import Final
 
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import (
@@ -28,43 +27,43 @@ from cuda_machine.syntax import (
 )
 
 # Comments, and debugging information, which says which line of CUDA C an instruction is from.
-_IGNORED: Final = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*\.(?:loc|file)\b[^\n]*", re.DOTALL | re.M)
+_IGNORED = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*\.(?:loc|file)\b[^\n]*", re.DOTALL | re.M)
 # The statements outside of kernels, of which some end with their line, and those within.
-_OUTSIDE: Final = re.compile(
+_OUTSIDE = re.compile(
     r"\s*(?:(?P<directive>\.(?:version|target|address_size)[^\n;]*)"
     r"|(?P<header>(?:\.(?:visible|extern|weak|common)\s+)*\.entry\b[^{;]*)[{;]|(?P<variable>[^;]+);)"
 )
-_WITHIN: Final = re.compile(
+_WITHIN = re.compile(
     r"\s*(?:(?P<open>\{)|(?P<close>\})|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)|(?P<statement>[^;]+);)"
 )
-_HEADER: Final = re.compile(r".*\.entry ([\w$]+) ?(?:\(([^)]*)\))?(.*)")
-_HEADER_DIRECTIVE: Final = re.compile(r" ?\.(\w+)((?: ?\d+ ?,?)*)")
-_VARIABLE: Final = re.compile(
+_HEADER = re.compile(r".*\.entry ([\w$]+) ?(?:\(([^)]*)\))?(.*)")
+_HEADER_DIRECTIVE = re.compile(r" ?\.(\w+)((?: ?\d+ ?,?)*)")
+_VARIABLE = re.compile(
     r"(?P<linkage>(?:\.(?:visible|extern|weak|common)\s+)*)\.(?P<space>global|const|shared)\b"
     r"(?:\s*\.align\s+(?P<align>\d+))?\s*\.(?P<type>\w+)\s+(?P<name>[\w$%]+)"
     r"(?P<extents>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<initial>.*))?$",
     re.DOTALL,
 )
-_PARAMETER: Final = re.compile(
+_PARAMETER = re.compile(
     r"\.param\b(?:\s*\.align\s+(?P<align>\d+))?\s*\.(?P<type>\w+)"
     r"(?:\s*\.ptr(?:\s*\.(?:const|global|local|shared))?(?:\s*\.align\s+\d+)?)?"
     r"\s+(?P<name>[\w$%]+)\s*(?:\[\s*(?P<extent>\d+)\s*\])?$"
 )
-_INSTRUCTION: Final = re.compile(
+_INSTRUCTION = re.compile(
     r"(?:@(?P<not>!)?(?P<guard>[\w$%]+) )?(?P<name>[a-z]\w*)(?P<modifiers>(?:\.[\w:]+)*)"
     r"(?P<operands>.*)$"
 )
 # Commas between operands, and not those within braces.
-_COMMA: Final = re.compile(r"\s*,\s*(?![^{]*\})")
-_FLOAT: Final = re.compile(r"0(?:[fF][0-9a-fA-F]{8}|[dD][0-9a-fA-F]{16})")
-_INTEGER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0|[1-9]\d*)U?")
-_PLACE: Final = re.compile(r"([A-Za-z_$%][\w$]*)(?: ?\+ ?(-?\d+))?")
+_COMMA = re.compile(r"\s*,\s*(?![^{]*\})")
+_FLOAT = re.compile(r"0(?:[fF][0-9a-fA-F]{8}|[dD][0-9a-fA-F]{16})")
+_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0|[1-9]\d*)U?")
+_PLACE = re.compile(r"([A-Za-z_$%][\w$]*)(?: ?\+ ?(-?\d+))?")
 # Hints on speed that change no result: PTX ISA, Performance-Tuning Directives.
-_HINTS: Final = ("maxnreg", "minnctapersm", "maxnctapersm")
+_HINTS = ("maxnreg", "minnctapersm", "maxnctapersm")
 # Hints on loops and on the stack; "noreturn" is checked by nobody.
-_PRAGMAS: Final = ("nounroll", "used_bytes_mask")
+_PRAGMAS = ("nounroll", "used_bytes_mask")
 # Special registers with a value that PTX defines.
-_SPECIALS: Final = (
+_SPECIALS = (
     *(f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
     "%laneid",
 )
@@ -128,7 +127,7 @@ def _header(module, line, text):
 
 
 def _parameters(line, text):
-    parameters: list[Parameter] = []
+    parameters = []
     offset = 0
     for one in filter(None, map(str.strip, (text or "").split(","))):
         found = _PARAMETER.match(one)
@@ -188,7 +187,7 @@ class _Body:
 
     def __init__(self, kernel):
         self._kernel = kernel
-        self._names: ChainMap[str, Register | str] = ChainMap()
+        self._names = ChainMap()
         self._opened = 0
 
     def read(self, kind, line, text):
@@ -244,7 +243,7 @@ class _Body:
         found = _INSTRUCTION.match(text)
         if not found:
             raise Fault("unknown syntax of an instruction")
-        guard: Register | Not | None = None
+        guard = None
         if found["guard"]:
             guard = self._register(found["guard"])
             guard = Not(guard) if found["not"] else guard

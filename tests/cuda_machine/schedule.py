@@ -8,7 +8,6 @@ from collections import defaultdict
 
 import numpy as np
 
-from cuda_machine.lanes import Integers, Lane
 from cuda_machine.program import Registers
 
 
@@ -17,11 +16,11 @@ class Schedule:
 
     def __init__(self, lanes):
         self.program, self.lanes = lanes.launch.program, lanes
-        self._pending: defaultdict[int, list[Lane]] = defaultdict(list, {0: [None]})
+        self._pending = defaultdict(list, {0: [None]})
         # Lanes that wait for others of their warp, by block of instructions.
-        self._parked: dict[int, Integers] = {}
+        self._parked = {}
         # Lanes that wait at a barrier, with the block that it ends.
-        self._waiting: list[tuple[int, Integers]] = []
+        self._waiting = []
         self._retried = 0
         self.registers = Registers(self.program.registers, lanes.count)
 
@@ -33,7 +32,7 @@ class Schedule:
             if not pending:
                 self._resolve()
                 continue
-            following: int | None = min(pending)
+            following = min(pending)
             idx = self._merged(pending.pop(following))
             lowest = min(pending, default=len(blocks))
             while following is not None:
@@ -128,7 +127,7 @@ class Schedule:
         stops += [(blocks[number].all()[0].line, idx) for number, idx in self._parked.items()]
         lanes.line, (lane, *_) = stops[0]
         block = int(lanes.block_of_lane[lane])
-        told: list[str] = []
+        told = []
         for at, idx in stops:
             own = idx[lanes.block_of_lane[idx] == block]
             if len(own):
@@ -144,8 +143,8 @@ class Schedule:
         complete = (arrived > 0) & (arrived == lanes.live)
         if not complete.any():
             return
-        passing: list[tuple[int, Integers]] = []
-        left: list[tuple[int, Integers]] = []
+        passing = []
+        left = []
         for number, idx in self._waiting:
             goes = complete[lanes.block_of_lane[idx]]
             passing += [(number, idx[goes])] if goes.any() else []

@@ -12,24 +12,22 @@ If nobody wrote since the last barrier, there is nothing to check.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 # Bits of a tag, from the lowest: thread 10, "several threads" 1, epoch of the block 32, block 20.
-_THREADS: Final = 0x3FF
-_SEVERAL: Final = 1 << 10
-_EPOCH: Final = 11
-_BLOCK: Final = 43
-MOST_BLOCKS: Final = (1 << 20) - 2
+_THREADS = 0x3FF
+_SEVERAL = 1 << 10
+_EPOCH = 11
+_BLOCK = 43
+MOST_BLOCKS = (1 << 20) - 2
 # Accesses are checked at the latest when so many have been collected.
-_MOST: Final = 1 << 22
+_MOST = 1 << 22
 # Accesses are forgotten for so many granules at a time, as a power of two.
-_PAGE: Final = 9
+_PAGE = 9
 
 
 @dataclass(frozen=True)
@@ -84,16 +82,16 @@ class Shadow:
     def __init__(self, size, granule, *, across):
         self._shift = granule.bit_length() - 1
         count = (size >> self._shift) + 1
-        self._writers: Integers = np.zeros(count, np.int64)
-        self._writer_lines: npt.NDArray[np.int32] = np.zeros(count, np.int32)
-        self._readers: Integers = np.zeros(count, np.int64)
-        self._reader_lines: npt.NDArray[np.int32] = np.zeros(count, np.int32)
+        self._writers = np.zeros(count, np.int64)
+        self._writer_lines = np.zeros(count, np.int32)
+        self._readers = np.zeros(count, np.int64)
+        self._reader_lines = np.zeros(count, np.int32)
         # A reader of another block than that of `_readers`.
-        self._others: Integers = np.zeros(count if across else 0, np.int64)
+        self._others = np.zeros(count if across else 0, np.int64)
         self._across = across
         # Pages of the arrays above that are not zero any more.
-        self._touched: Booleans = np.zeros((count >> _PAGE) + 1, np.bool_)
-        self._accesses: list[_Accesses] = []
+        self._touched = np.zeros((count >> _PAGE) + 1, np.bool_)
+        self._accesses = []
         self._collected = 0
         self._written = False
 

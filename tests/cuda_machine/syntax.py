@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 # Bits of the fundamental types (PTX ISA, Fundamental Types, and Packed Data Types).
-BITS: Final = {
+BITS = {
     **{f"{kind}{bits}": bits for kind in "bus" for bits in (8, 16, 32, 64)},
     "f16": 16,
     "f32": 32,
@@ -15,7 +14,7 @@ BITS: Final = {
 }
 # Instructions that lead elsewhere, and what may follow the name. `.uni` says that all threads do
 # the same, and changes no result.
-CONTROL: Final = {"bra": ("", "uni"), "ret": ("", "uni"), "exit": ("",)}
+CONTROL = {"bra": ("", "uni"), "ret": ("", "uni"), "exit": ("",)}
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ def shared_layout(kernel):
     """
     outer = [one for one in kernel.module.variables.values() if one.space == "shared"]
     variables = [*outer, *kernel.shared.values()]
-    offsets: dict[str, int] = {}
+    offsets = {}
     end = 0
     for one in variables:
         if not one.extern:

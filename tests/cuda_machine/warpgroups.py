@@ -9,7 +9,6 @@ instruction may read or write them. The text alone says so: `check_sums`.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -19,11 +18,11 @@ from cuda_machine.matrices import as_floats, check_tf32
 from cuda_machine.syntax import Immediate, Vector
 from cuda_machine.writer import helper, instruction, unknown
 
-_WIDTHS: Final = (64, 128, 256)
-_THREADS: Final = np.arange(128)
+_WIDTHS = (64, 128, 256)
+_THREADS = np.arange(128)
 # The row of a thread's first sums, and their column among eight.
-_ROW: Final = _THREADS // 32 * 16 + _THREADS % 32 // 4
-_COLUMN: Final = _THREADS % 4 * 2
+_ROW = _THREADS // 32 * 16 + _THREADS % 32 // 4
+_COLUMN = _THREADS % 4 * 2
 
 
 def _product(type, k):
@@ -193,7 +192,7 @@ def check_sums(kernel, blocks):
     """Raises a fault if an instruction may access sums of a product before its end."""
     if not any(one.name == "wgmma" for block in blocks for one in block.all()):
         return
-    states: list[_Sums | None] = [None] * len(blocks)
+    states = [None] * len(blocks)
     states[0] = _Sums()
     waiting = [0]
     while waiting:

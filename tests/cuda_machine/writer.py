@@ -9,7 +9,6 @@ with a value for each of these lanes. Values are kept as bits: `v3_u4` is regist
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
 
@@ -17,12 +16,12 @@ from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, Immediate, Instruction, Not, Register, Special, Symbol
 
 # The NumPy type of a PTX type.
-DTYPES: Final = {
+DTYPES = {
     **{f"{kind}{bits}": f"{code}{bits // 8}" for kind, code in (("b", "u"), ("u", "u"), ("s", "i"))
        for bits in (8, 16, 32, 64)},
     "f16": "f2", "f32": "f4", "f64": "f8", "pred": "b1",
 }  # fmt: skip
-FLOATS: Final = ("f16", "f32", "f64")
+FLOATS = ("f16", "f32", "f64")
 
 # Writes the code of an instruction.
 Handler = Callable[["Writer", Instruction], None]
@@ -38,11 +37,11 @@ class Known:
 
 # All instructions that the machine knows, except those that only lead elsewhere (blocks.py): their
 # forms are the modifiers that may follow the name.
-FORMS: Final[dict[str, dict[tuple[str, ...], Known]]] = {}
+FORMS = {}
 # Functions that the generated code calls.
-HELPERS: Final[dict[str, Any]] = {"np": np}
+HELPERS = {"np": np}
 
-INTEGERS: Final = "u16|s16|u32|s32|u64|s64"
+INTEGERS = "u16|s16|u32|s32|u64|s64"
 
 
 def instruction(*names, forms, since=75):
@@ -136,11 +135,11 @@ class Writer:
         self.kernel, self.architecture = kernel, kernel.module.architecture
         self.numbers, self.addresses, self.constants = numbers, addresses, constants
         self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
-        self.lines: list[str] = []
-        self.inputs: list[tuple[str, str]] = []
+        self.lines = []
+        self.inputs = []
         # The types in which a register's present value is at hand.
-        self._known: dict[str, list[str]] = {}
-        self._specials: set[str] = set()
+        self._known = {}
+        self._specials = set()
         self._temporaries = 0
 
     def write_instruction(self, one):

@@ -13,7 +13,7 @@ from lamina import ops
 from lamina.base.shapes import float32
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.graph import Tensor, leaf
+from lamina.graph import leaf
 from lamina.learning.by_output import options_of
 from lamina.ops.differentiate import gradients
 from lamina.program.cost import cost_of, space_of
@@ -93,7 +93,7 @@ LEAVES, SHORT, WIDE = operands(), operands(64), operands(features=512)
 SCORES = ops.matmul(LEAVES[0], ops.transpose(LEAVES[1], (0, 1, 3, 2)))
 WEIGHTS, TANH = ops.exp(SCORES), ops.tanh(SCORES)
 # Results, and whether they are one chain or two contractions.
-CHAINS: dict[str, tuple[list[Tensor], bool]] = {
+CHAINS = {
     "scores that are a result": ([SCORES, ops.matmul(WEIGHTS, LEAVES[2])], False),
     "scores that a reduction of columns reads": (
         [ops.sum(WEIGHTS, 2), ops.matmul(WEIGHTS, LEAVES[2])],

@@ -10,7 +10,6 @@ import itertools
 import os
 import pickle
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager
 
 import numpy as np
@@ -24,20 +23,11 @@ from lamina.compiler import memory
 from lamina.compiler.fusion.precedence import Precedence, cycle
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
-from lamina.graph import (
-    CONSTANT,
-    Graph,
-    Tensor,
-    bind_batch,
-    evaluate,
-    leaf,
-    path_after,
-    topological,
-)
+from lamina.graph import CONSTANT, Graph, bind_batch, evaluate, leaf, path_after, topological
 from lamina.layers.layer import UNNAMED
 from lamina.program.index import Index
 from lamina.program.program import Buffer
-from lamina.program.scalar import Apply, Load, Scalar
+from lamina.program.scalar import Apply, Load
 
 # So many levels, and so many calls of Python functions to get through them.
 LEVELS, CALLS = 200, 180
@@ -111,7 +101,7 @@ def doubled_indices(start, levels):
     return ops.take_along_axis(start, indices, 2)
 
 
-BUILDERS: dict[str, Callable[[Tensor, int], Tensor]] = {
+BUILDERS = {
     "elementwise": chain(lambda x, start, _: ops.tanh(x) + start),
     "two paths": chain(lambda x, _start, _level: ops.tanh(x) * 0.4 + ops.sin(x) * 0.4),
     "reductions": chain(lambda x, _start, _level: x * 0.5 + ops.sum(x, 2, keepdims=True) * 0.1),
@@ -302,13 +292,13 @@ def test_leaves_that_swap_their_values_need_one_copy_per_pair():
 @pytest.mark.sampled
 def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch):
     random = np.random.default_rng(2)
-    regions: list[memory._Region] = []
+    regions = []
     for number in range(200):
         first = int(random.integers(80))
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
         regions.append(memory._Region([lifetime], buffer.bytes, 64 if number % 2 else 4))
-    found: list[object] = []
+    found = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
         found.append(memory._pack(regions, memory._UNLIMITED_SPAN, 64, 0))
@@ -318,7 +308,7 @@ def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch):
 def test_the_number_of_a_layer_counts_all_preceding_nodes():
     random = np.random.default_rng(3)
     for _ in range(20):
-        known: list[Tensor] = [lm.Input(2), lm.Input(2), lm.Input(2)]
+        known = [lm.Input(2), lm.Input(2), lm.Input(2)]
         for _ in range(30):
             chosen = [known[int(n)] for n in random.integers(0, len(known), 2)]
             one = known[-1] if random.random() < 0.6 else chosen[0]
@@ -329,7 +319,7 @@ def test_the_number_of_a_layer_counts_all_preceding_nodes():
 
 
 def test_long_scalars_name_their_shared_subexpressions():
-    scalar: Scalar = Load("x", Index(), float32)
+    scalar = Load("x", Index(), float32)
     for _ in range(3):
         scalar = Apply("add", (scalar, scalar), float32)
     assert str(scalar) == "((x[0] + x[0]) + (x[0] + x[0])) + ((x[0] + x[0]) + (x[0] + x[0]))"
@@ -343,8 +333,8 @@ def test_long_scalars_name_their_shared_subexpressions():
 
 @pytest.mark.sampled
 def test_chains_of_tensors_and_of_scalars_are_freed():
-    x: Tensor = leaf("x", "input", (2,), float32)
-    scalar: Scalar = Load("x", Index(), int64)
+    x = leaf("x", "input", (2,), float32)
+    scalar = Load("x", Index(), int64)
     for _ in range(50_000):
         x = ops.neg(x)
         scalar = Apply("negative", (scalar,), int64)

@@ -1,7 +1,6 @@
 """Fusion and simplification: which tensors share a step, which are stored, which are dropped."""
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from lamina import ops
 from lamina.base.shapes import bfloat16, bool_, float32, float64, int64
 from lamina.compiler.fusion import anchors
 from lamina.compiler.simplify import simplify
-from lamina.graph import CONSTANT, OPS, Graph, Op, Tensor, apply, bind_batch, evaluate, leaf
+from lamina.graph import CONSTANT, OPS, Graph, Op, apply, bind_batch, evaluate, leaf
 from lamina.program.cost import cost_of
 from lamina.program.scalar import loads, postorder
 from lamina.program.steps import Contraction, Loop, reads_of, scalars_of, stores_of, writes_of
@@ -101,7 +100,7 @@ def two(size):
 
 
 # Outputs, the number of steps, the number of temporaries of a shape, and the shape.
-STEPS: dict[str, tuple[list[Tensor], int, int, tuple[int, ...]]] = {
+STEPS = {
     "an elementwise chain": ([ops.tanh(ops.exp(X) * 2 + ops.sin(X))], 1, 1, (4, 6)),
     "movements": ([ops.exp(ops.reshape(MOVED, (6, 3)))], 1, 0, (3, 6)),
     "a product of moved operands": (
@@ -143,7 +142,7 @@ def test_tensors_are_fused_or_stored(outputs, steps, stored, shape):
 
 
 P, Q, R = (leaf(name, "parameter", (4, 4), float64) for name in "pqr")
-UPDATES: dict[str, tuple[list[tuple[Tensor, Tensor]], int]] = {
+UPDATES = {
     "each element where it is stored": ([(P, P * 0.9 + Q), (Q, ops.softmax(Q))], 0),
     "three that take each other's values": ([(P, Q), (Q, R), (R, P)], 1),
     "transposed": ([(P, ops.transpose(P))], 1),
@@ -235,8 +234,7 @@ def moved(program):
 
 # What is computed from a float64 sum and its cast to float32. Then, if the cast is not stored, the
 # temporaries and the bytes moved that this saves; if it is, the number of float32 tensors.
-Narrowing = Callable[[Tensor, Tensor], Sequence[Tensor]]
-NARROWED: dict[str, tuple[Narrowing, tuple[int, int] | int]] = {
+NARROWED = {
     "instead of its operand": (lambda wide, narrow: [ops.cumsum(narrow, 0)], 2),
     "in addition to its operand if enough steps read it": (
         lambda wide, narrow: [wide, ops.cumsum(narrow, 0), ops.cumsum(narrow * 2, 0)],
@@ -290,7 +288,7 @@ def leaf_x():
     return leaf("x", "input", (2, 3), float64)
 
 
-NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
+NOTHING = {
     "x * 1": lambda x: x * 1.0,
     "1 * x": lambda x: 1.0 * x,
     "x / 1": lambda x: x / 1.0,
@@ -312,7 +310,7 @@ def test_ops_that_change_nothing_are_dropped(name):
     assert result.op.name == "leaf"
 
 
-ALMOST_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
+ALMOST_NOTHING = {
     "x * 0": lambda x: x * 0.0,  # NaN and infinity times 0 are NaN
     "0 / x": lambda x: 0.0 / x,
     "x - x": lambda x: x - x,  # infinity - infinity is NaN
@@ -378,7 +376,7 @@ def test_a_scatter_along_more_positions_than_uint8_can_count():
 AT = leaf("i", "input", (3,), int64)
 SINGLE = (leaf(name, "input", (3, 1), int64) for name in "vi")
 # The ops from the result down.
-SIMPLER: dict[str, tuple[Tensor, list[str]]] = {
+SIMPLER = {
     "a scatter of single values": (ops.scatter_along_axis(*SINGLE, 4, 1), ["where"]),
     # Rounded after they are made.
     "floats made of integers": (ops.cast(ops.one_hot(AT, 5), bfloat16), ["cast", "one_hot"]),

@@ -1,6 +1,5 @@
 """The plan of the arena: no overlap, little waste, results in place, blocks within a limit."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +24,7 @@ from lamina.program.check import verify
 from lamina.program.encoding import decode, encode
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Program
-from lamina.program.scalar import Apply, Literal, Load, Local, Scalar
+from lamina.program.scalar import Apply, Literal, Load, Local
 from lamina.program.steps import Loop, Reduce, Store, Write, reads_of, writes_of
 
 # The largest allowed ratio of the arena to the largest live set.
@@ -40,7 +39,7 @@ def _residual():
     return lm.Network(inputs=[x], outputs=lm.Linear(7)(lm.concat([h, x])))
 
 
-NETWORKS: dict[str, Callable[[], object]] = {
+NETWORKS = {
     "one layer": lambda: [lm.Input(1), lm.Linear(1)],
     "tiny": lambda: [lm.Input(2), lm.Linear(3), lm.Sigmoid(), lm.Linear(1)],
     "wide": lambda: [
@@ -61,7 +60,7 @@ NETWORKS: dict[str, Callable[[], object]] = {
     ],
     "residual": _residual,
 }
-TRAININGS: dict[str, tuple[object, object, object]] = {
+TRAININGS = {
     "sgd": (lm.MSE(), lm.SGD(0.1, momentum=0.9), None),
     "adam": (lm.MSE(), lm.Adam(1e-3), None),
     "clipped": (lm.Huber(), lm.AdamW(1e-3), lm.ClipGlobalNorm(1.0)),
@@ -71,7 +70,7 @@ BATCHES = (1, 3, 7, 32, 257)
 
 def largest_live_bytes(program):
     """The most bytes of temporaries alive in one step; memory that is taken over counts once."""
-    first: dict[str, int] = {}
+    first = {}
     last = dict.fromkeys((buffer for _, buffer in program.outputs), len(program.steps))
     for number, step in enumerate(program.steps):
         for name in writes_of(step):
@@ -145,7 +144,7 @@ def test_runs_allocate_no_arena(training_program, monkeypatch):
         for buffer in (*program.of_kind("parameter"), *program.of_kind("state"))
     }
     inputs = [np.ones(one.shape, one.dtype.numpy) for one in program.of_kind("input")]
-    sizes: list[int] = []
+    sizes = []
     allocate = host.aligned
     monkeypatch.setattr(host, "aligned", lambda size: sizes.append(size) or allocate(size))
     executable = engine.compile(program, memories)
@@ -178,7 +177,7 @@ class Row:
 
 @st.composite
 def _rows(draw, count):
-    rows: list[Row] = []
+    rows = []
     for number in range(count):
         # Mostly of few sizes, so that memory is taken over.
         size = draw(st.sampled_from((0, 1, 7, 64, 64, 100, 1024, 2000)))
@@ -203,14 +202,14 @@ def random_program(rows, **limits):
 def _step(number, rows):
     row = rows[number]
     axis = Axis("i", row.size)
-    stages: list[Reduce | Write] = []
-    value: Scalar = Literal(number, row.dtype)
+    stages = []
+    value = Literal(number, row.dtype)
     for read in row.reads:
         other = rows[read]
         if not other.size:
             continue
         if other.size == row.size:
-            term: Scalar = Load(f"b{read}", axis_index(axis), other.dtype)
+            term = Load(f"b{read}", axis_index(axis), other.dtype)
         else:
             local = f"r{len(stages)}"
             first = Load(f"b{read}", Index(other.size - 1), other.dtype)

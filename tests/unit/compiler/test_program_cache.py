@@ -1,6 +1,5 @@
 """The program cache: programs on disk are found by all that they were compiled from."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from lamina.step.derive import BatchSpecs, default_targets, training_graph
 def compiled(tmp_path, monkeypatch):
     """An empty cache; the names of the programs that are compiled."""
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    names: list[str] = []
+    names = []
 
     def counted(graph, *, batch, name, target):
         names.append(name)
@@ -64,7 +63,7 @@ def test_a_graph_that_was_compiled_before_is_not_compiled_again(make, compiled):
 
 
 # The first of them, another batch, another name, and so on.
-DIFFERENT: list[tuple[Callable[[], Graph], int, str]] = [
+DIFFERENT = [
     (lambda: training_graph_of(classifier()), 8, "test"),
     (lambda: training_graph_of(classifier()), 7, "test"),
     (lambda: training_graph_of(classifier()), 8, "evaluation"),
@@ -111,7 +110,7 @@ def test_a_shared_tensor_and_two_equal_ones_have_different_checksums():
 
 
 def test_every_op_has_a_checksum_for_all_its_samples():
-    described: set[str | None] = set()
+    described = set()
     count = 0
     for op in ops.ALL:
         for sample in op.samples:
@@ -164,7 +163,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE)
 def test_an_entry_that_is_no_program_is_made_anew(content, compiled, tmp_path, monkeypatch):
-    kept: list[str] = []
+    kept = []
 
     def noted(key, data):
         kept.append(key)

@@ -1,7 +1,6 @@
 """Recurrences as programs: one loop, few steps, and refused calls."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host
 from lamina.engines.simd.decide.program import decide
 from lamina.errors import DefinitionError, ShapeError
-from lamina.graph import Graph, Tensor, apply, leaf, topological
+from lamina.graph import Graph, apply, leaf, topological
 from lamina.ops.differentiate import gradients
 from lamina.program.scalar import Apply, Within, postorder
 from lamina.program.steps import Contraction, scalars_of
@@ -134,7 +133,7 @@ def test_unused_results_do_not_change_the_program():
     plain = lstm(leaves)[0]
 
     def kept(node):
-        body: Graph = node.attributes["body"]
+        body = node.attributes["body"]
         products = [x for x in topological(body.roots) if x.op.name == "matmul"]
         outputs = (*body.outputs, *((f"kept{n}", x) for n, x in enumerate(products)))
         attributes = {**node.attributes, "body": Graph(body.inputs, outputs)}
@@ -171,7 +170,7 @@ def test_weights_are_packed_before_the_loop():
 def test_the_number_of_threads_does_not_change_a_bit(monkeypatch):
     layers = lm.LSTM(72, layers=2, bidirectional=True), lm.GRU(40, returns="last"), lm.Linear(3)
     x = np.random.default_rng(0).normal(size=(48, 9, 20)).astype("float32")
-    rows: list[list[bytes]] = []
+    rows = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("LAMINA_THREADS", threads)
         model = lm.Model(lm.Sequential(lm.Input(9, 20), *layers))
@@ -194,7 +193,7 @@ def summing(states, elements, _):
 
 BATCHED = ops.zeros_like(BY_TIME[0])
 # The step, the states, the sequences, and parts of the text.
-REFUSED: list[tuple[Any, Tensor, list[Tensor], list[str]]] = [
+REFUSED = [
     (summing, S, [], ["a recurrence needs a sequence", "for example ops.arange(n)"]),
     (
         *(summing, S, [E, LONGER]),

@@ -1,7 +1,6 @@
 """Operands of products that are stored rounded: which, where, and that results stay the same."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET
 from lamina.engines.gpu.gather import rounding_steps
 from lamina.engines.interpreter.engine import InterpreterEngine
-from lamina.graph import Graph, Tensor, leaf
+from lamina.graph import Graph, leaf
 from lamina.program.encoding import decode, encode
 from lamina.program.steps import Contraction, reads_of, writes_of
 from lamina.step.rounding import with_rounded_products, with_tf32_products
@@ -157,7 +156,7 @@ X, WEIGHTS = given("x", "input"), [given(f"w{number}", "parameter") for number i
 PRODUCT = ops.matmul(X, WEIGHTS[0])
 IMAGE, KERNEL = given("x", "input", 4, 8, 9, 9), given("w", "parameter", 8, 8, 3, 3)
 # Results, costs, and the number of steps, those included that prepare copies, and of these.
-STORED: dict[str, tuple[list[Tensor], dict[str, Any], int, int]] = {
+STORED = {
     "a parameter without an update": ([PRODUCT], {}, 3, 1),
     "an input of three products": ([ops.matmul(X, weight) for weight in WEIGHTS], {}, 7, 3),
     "no windows": ([ops.conv(IMAGE, KERNEL, 1, 1, 1)], {}, 1, 0),

@@ -1,7 +1,6 @@
 """Targets: effects on programs, the targets of engines, and keys of cached programs."""
 
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,11 +42,11 @@ def contractions(program):
 
 
 def test_a_key_depends_on_every_field_of_a_target():
-    others: dict[str, Any] = {"name": "other", "scatter": "sorted"}
+    others = {"name": "other", "scatter": "sorted"}
     others |= {"largest_block_bytes": 1 << 20, "operand_tile": 128}
     keys = {CPU.key}
     for field in fields(Target):
-        value: Any = getattr(CPU, field.name)
+        value = getattr(CPU, field.name)
         changed = others.get(field.name, not value if isinstance(value, bool) else value)
         if changed == value:
             changed = value + 1
@@ -158,7 +157,7 @@ def decided(program):
     return str(program), program.plan
 
 
-TRAINING: dict[str, Any] = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+TRAINING = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
 
 
 def test_plans_are_made_for_the_engine_that_is_named(recomputing):
@@ -185,7 +184,7 @@ def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
     limited = replace(DEFAULT_TARGET, name="limited", largest_block_bytes=64 << 10)
     interpreter_for(limited, monkeypatch)
     net = lm.Sequential(*layers)
-    how: dict[str, Any] = {"engine": "interpreter"}
+    how = {"engine": "interpreter"}
     assert 1 < net.max_batch_size("20 KiB", **how) < batch
     assert net.max_batch_size(memory, **how) == batch
     net.plan(batch, **how)

@@ -9,7 +9,7 @@ from program_cases import program_of
 from random_arrays import normal
 
 import lamina as lm
-from lamina.base.shapes import Array, float32
+from lamina.base.shapes import float32
 from lamina.engines.discovery import open_engine
 from lamina.engines.host import HostArena, aligned
 from lamina.graph import leaf
@@ -105,7 +105,7 @@ def test_the_programs_of_a_model_share_one_arena(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_programs_that_share_an_arena_compute_the_same_as_alone(engine):
     """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
-    results: list[list[Any]] = []
+    results = []
     for shared in (True, False):
         one, found = model(engine), list[Any]()
         with attach(one, 64) as training:
@@ -122,7 +122,7 @@ def test_programs_that_share_an_arena_compute_the_same_as_alone(engine):
 
 def test_runs_over_a_data_set_continue_after_the_arena_moves():
     data = (normal(64, 5), np.arange(64) % 3)
-    results: list[Array] = []
+    results = []
     for moved in (False, True):
         one = model("cpu")
         with attach(one, 16) as training:
@@ -152,7 +152,7 @@ def test_no_program_reads_stale_contents_of_the_arena(engine, monkeypatch):
     layers = (lm.Conv2d(16, 3, padding=1), lm.BatchNorm(), lm.ReLU(), lm.MaxPool2d(2))
     layers = (*layers, lm.Conv2d(16, 5, stride=2, padding=2), lm.Flatten(), lm.Linear(4))
     x, y = normal(9, 16, 12, 12), np.arange(9) % 4
-    results: list[list[Any]] = []
+    results = []
     for poisoned in (False, True):
         one = lm.Model(lm.Sequential(lm.Input(16, 12, 12), *layers), engine=engine)
         if poisoned:
@@ -171,7 +171,7 @@ def test_a_training_keeps_programs_for_few_batch_sizes(engine, monkeypatch):
     one = model(engine, hidden=4)
     with attach(one, 7) as training:
         steps = training._programs._programs
-        tenants: Any = arena_of(one)._needs
+        tenants = arena_of(one)._needs
         # The last of them was given up and is compiled again.
         for size in (1, 2, 3, 4, 5, 6, 7, 1):
             training.step(normal(size, 5), np.arange(size) % 3)

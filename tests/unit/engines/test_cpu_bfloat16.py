@@ -106,7 +106,7 @@ def test_a_micro_kernel_loads_each_operand_once_for_four_products():
         r"^amx_24x2_\d+_over_kx32_from_zero:(.*?)\tretq", assembly, re.MULTILINE | re.DOTALL
     )
     # The numbers of the registers of each instruction, in the order of the code.
-    registers: dict[str, list[str]] = {}
+    registers = {}
     for word, operands in re.findall(r"\t(tile\w+|tdp\w+)\t(.*)", body[1]):
         registers.setdefault(word, []).append("".join(re.findall(r"%tmm(\d)", operands)))
     # Of products: right operand, left operand, sums.
@@ -204,7 +204,7 @@ def test_float32_operands_are_rounded_when_they_are_packed(infinite, engine):
 
 def test_the_peak_of_bfloat16_is_that_of_the_tiles(monkeypatch):
     emulate(monkeypatch, "amx")
-    texts: list[str] = []
+    texts = []
     monkeypatch.setattr(peaks, "_CALLS", 3)
     monkeypatch.setattr(peaks, "_best", lambda run: run() or 1.0)
     monkeypatch.setattr(peaks, "_bytes", lambda *_: 1.0)
@@ -428,7 +428,7 @@ def test_results_do_not_depend_on_the_number_of_threads(vectors, monkeypatch):
     layers = lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
     net = lm.Sequential(lm.Input(8, 20, 20), *layers)
     x = np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32")
-    found: list[list[bytes]] = []
+    found = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("LAMINA_THREADS", threads)
         model = lm.Model(net, dtype="mixed-bfloat16")

@@ -102,7 +102,7 @@ def wide(x):
 
 
 # name -> the arguments in float32 and in float64
-RANGES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
+RANGES = {
     "exp": ((-110, 95), (-760, 715)),
     "exp2": ((-152, 130), (-1080, 1026)),
     "expm1": ((-110, 95), (-760, 715)),

@@ -4,10 +4,9 @@ import copy
 import math
 import pickle
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from lamina.codegen.filtering import FILTERINGS
 from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.native_program import write_llvm, write_program
-from lamina.engines.cpu.processor import HostProcessor, host
+from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.engines.simd.decide.packing import Packing
@@ -48,10 +47,8 @@ from lamina.engines.simd.decide.windows import (
     readings,
 )
 from lamina.engines.simd.decide.work import Slices
-from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 from lamina.program.cost import cost_of
-from lamina.program.program import Program
 from lamina.program.steps import Contraction, Loop
 
 PROCESSOR = replace(
@@ -143,7 +140,7 @@ def contraction_of(program, algorithm):
 
 K_BY_K, TRANSPOSED = Packing(False, in_memory_order=False), Packing(True, in_memory_order=False)
 # A program, an algorithm, a field of its schedule, the decided value, and another correct value.
-OBEYED: list[tuple[Callable[[], Program], str, str, Any, Any]] = [
+OBEYED = [
     (lambda: trained(200, 128, 10), "tiles", "packing", TRANSPOSED, K_BY_K),
     (strided, IMPLICIT_GEMM, "copied", 2, 0),
     (strided, IMPLICIT_GEMM, "unrolled", 6, 0),
@@ -205,7 +202,7 @@ def test_numbers_that_are_inputs_change_no_loop(vector_bytes, registers):
         def number(value):
             return -leaves.add(np.float32(value)) if as_inputs else value
 
-        found: list[Tensor] = []
+        found = []
         for shape in ((40, 2), (10, 40), (2, 2), (300, 1), (5, 7)):
             extents = (shape, shape, (1, shape[1]), (shape[0], 1))
             w, m, row, column = (leaves.add(np.ones(one, "float32")) for one in extents)
@@ -223,7 +220,7 @@ def test_numbers_that_are_inputs_change_no_loop(vector_bytes, registers):
 
 
 def test_more_workers_are_used_for_more_work_only():
-    many: HostProcessor = replace(PROCESSOR, threads=4)
+    many = replace(PROCESSOR, threads=4)
     assert decide(trained(200, 128, 10), many).workers == 4
     assert decide(trained(4, 4, 2), many).workers == 1
 
@@ -363,7 +360,7 @@ def test_packed_operands_of_later_steps_reuse_the_memory_of_earlier_ones(channel
 def test_frozen_weights_are_packed_once_for_all_steps(monkeypatch):
     net = classifier(200, 96, 64)
     model = lm.Model(net)
-    jobs: list[object] = []
+    jobs = []
     run = Job.run
     monkeypatch.setattr(Job, "run", lambda job: (jobs.append(job), run(job)))
     x, y = np.ones((64, 200), "float32"), np.zeros(64, np.int64)
@@ -491,7 +488,7 @@ def test_a_program_that_was_compiled_before_is_not_written_again(tmp_path, monke
     monkeypatch.setattr("lamina.engines.cpu.native_program.write_program", None)
     assert compile_program(trained(20, 40, 10, batch=8), HOST) == first
     forced = decide(program, HOST, {0: next(alternatives_of(program.steps[0], HOST))})
-    others: tuple[dict[str, Any], ...] = (
+    others = (
         {"program": trained(20, 41, 10, batch=8), "processor": HOST},
         {"program": program, "processor": replace(HOST, threads=3)},
         {"program": program, "processor": HOST, "timed": True},
@@ -521,7 +518,7 @@ import lamina.engines.cpu.compilation  # what runs machine code is loaded
 cache.sources_checksum = lambda *packages: "exchanged meanwhile"
 model.predict([[0.0] * 9])
 """
-    found: list[int] = []
+    found = []
     for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
         assert printed(text, LAMINA_CACHE=str(tmp_path)) == ""
         found.append(len(list(tmp_path.rglob("*.object"))))
@@ -535,7 +532,7 @@ import lamina as lm
 net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
 lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3)
 """
-    names: list[set[str]] = []
+    names = []
     for seed in ("1", "2", "3"):
         assert printed(script, PYTHONHASHSEED=seed, LAMINA_CACHE=str(tmp_path)) == ""
         names.append({path.name for path in tmp_path.rglob("*.object")})

@@ -2,10 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import cpu_cases
 import numpy as np
@@ -18,7 +16,7 @@ from tolerances import AMPLIFICATION, ROUNDED_AMPLIFICATION, expected_of
 from windowed_graphs import FILTERED_SEEDS, SEEDS, FilteredGraph, WindowedGraph
 
 from lamina import ops
-from lamina.base.shapes import Array, bfloat16, float16, float32
+from lamina.base.shapes import bfloat16, float16, float32
 from lamina.codegen.filtering import FILTERINGS, ROUNDED_FILTERINGS
 from lamina.engines.cpu.engine import CpuEngine
 from lamina.engines.cpu.processor import host
@@ -42,7 +40,7 @@ from lamina.step.rounding import with_rounded_products
 pytestmark = pytest.mark.sampled
 
 # By kinds of vectors: caches so small that images are split into blocks, and numbers of threads.
-SMALL: dict[str, dict[str, Any]] = {
+SMALL = {
     "avx512": {"level2_bytes": 4 << 10, "threads": 3},
     "avx2": {"level2_bytes": 6 << 10, "threads": 1},
     "sse2": {"level2_bytes": 4 << 10, "threads": 16},
@@ -307,8 +305,7 @@ def identity(weight):
 
 EVERY = np.s_[:]
 # (image, weight, upstream gradient) -> the same with zeros.
-Change = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
-CHANGES: dict[str, Change] = {
+CHANGES = {
     "one position": lambda x, w, g: (x, w, only(g, EVERY, EVERY, 0, 0)),
     "corners": lambda x, w, g: (
         only(x, EVERY, EVERY, -1, -1),
@@ -348,7 +345,7 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(dtype, filtering, vectors
     graph, original = convolution(dtype, size=filtering.window)
     program = compiled(graph)
     executable = engine.compile(program, {}, schedule=winograd(program, engine.processor))
-    noise: dict[tuple[str, str], int] = {}
+    noise = {}
     for change, change_of in CHANGES.items():
         feeds = dict(zip(original, change_of(*original.values()), strict=True))
         # The number of nonzero terms of each result.

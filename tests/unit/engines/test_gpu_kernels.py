@@ -285,7 +285,7 @@ def test_the_workspaces_of_a_step_are_in_blocks_within_the_limit():
 def test_workspaces_of_processors_cross_no_end_of_a_block(requests):
     block = 640
     workspaces = Workspaces(64, block)
-    taken: list[tuple[int, int, range]] = []
+    taken = []
     for number, (size, first, count) in enumerate(requests):
         steps = range(first, first + count)
         start = workspaces.allocate(str(number), size, steps)

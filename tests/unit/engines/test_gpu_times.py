@@ -61,7 +61,7 @@ def test_resident_work_items_are_those_of_the_device():
 
 def test_opencl_devices_of_nvidia_have_the_lanes_of_their_compute_capability():
     properties = {"compute_capability_major_nv": 9, "compute_capability_minor_nv": 0}
-    handle: Any = SimpleNamespace(
+    handle = SimpleNamespace(
         max_clock_frequency=1980, extensions="cl_nv_device_attribute_query", **properties
     )
     assert (_rates(handle).lanes, _rates(handle).clock) == (128, 1.98e9)
@@ -164,9 +164,9 @@ NOTHING = Changed((), (), is_repeatable=True)
 
 def runs_of(seconds, changed=NOTHING, runs=2):
     """What a driver does for some runs of a step of two launches that take so long each."""
-    driver: Any = FakeDriver(seconds)
-    launches: Any = [(3, "a", None), (3, "b", None)]
-    saved: Any = FakeRecording()
+    driver = FakeDriver(seconds)
+    launches = [(3, "a", None), (3, "b", None)]
+    saved = FakeRecording()
     (piece,) = pieces_of(driver, launches, {3: changed}, {"p": "p of the device"}, saved)
     for _ in range(runs):
         assert (piece.step, piece.run()) == (3, pytest.approx(2 * seconds))
@@ -195,8 +195,8 @@ def test_a_step_that_may_not_see_what_it_changes_runs_once():
 
 
 def test_iterations_of_a_step_are_timed_one_by_one():
-    driver: Any = FakeDriver(1.0)
-    launches: Any = [(0, "a", 0), (1, "b", 0), (0, "a", 1), (1, "b", 1), (2, "c", None)]
+    driver = FakeDriver(1.0)
+    launches = [(0, "a", 0), (1, "b", 0), (0, "a", 1), (1, "b", 1), (2, "c", None)]
     pieces = pieces_of(driver, launches, dict.fromkeys(range(3), NOTHING), {}, FakeRecording())  # pyright: ignore
     assert [one.step for one in pieces] == [0, 1, 0, 1, 2]
     assert [one.run() for one in pieces] == [1.0] * 5

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -208,7 +207,7 @@ def test_a_device_whose_properties_cannot_be_read_is_listed(found_on):
 
 def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     engine_module.open_device(opencl_name)
-    opened: list[Any] = []
+    opened = []
 
     def open_slowly(found):
         opened.append(found)

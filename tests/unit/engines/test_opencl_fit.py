@@ -1,7 +1,6 @@
 """Fits on an OpenCL device: what is read from it, failures of the driver, and other engines."""
 
 import gc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from lamina.runtime import memories as snapshots
 
 
 def test_a_fit_reads_losses_and_metrics_only(opencl_name, driver, on_call):
-    read: list[int] = []
-    after: list[int] = []
+    read = []
+    after = []
     on_call(driver.queue, "read", lambda array, _: read.append(array.nbytes))
     model = lm.Model(network(), engine=opencl_name)
     fit(model, metrics=[lm.Accuracy()], epochs=4, callbacks=[lambda _: after.append(sum(read))])
@@ -71,7 +70,7 @@ def kept(request, monkeypatch):
 def test_an_overflow_puts_the_model_back_to_the_last_good_epoch(opencl_name):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(3)), engine=opencl_name)
     x = np.random.default_rng(0).normal(size=(50, 4)).astype("float32")
-    after: list[dict[str, Any]] = []
+    after = []
     with pytest.raises(NonFiniteError):
         fit(
             model,
@@ -101,8 +100,8 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
     opencl_name, driver, on_call, method, routine, doing
 ):
     model = lm.Model(network(), engine=opencl_name, seed=3)
-    after: list[dict[str, Any]] = []
-    faults: list[bool] = []
+    after = []
+    faults = []
 
     def note(_):
         after.append(model.parameters())
@@ -138,7 +137,7 @@ def test_a_driver_that_fails_in_a_fit_leaves_the_model_of_the_last_epoch(
 def test_a_training_step_that_was_enqueued_in_part_is_undone(
     opencl_name, driver, on_call, monkeypatch
 ):
-    left: list[int] = []
+    left = []
 
     def limit(*_):
         if left:
@@ -159,7 +158,7 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
     monkeypatch.setattr(driver, "_command_buffers", None)
     on_call(driver_module.cl, "enqueue_nd_range_kernel", limit)
     model = lm.Model(network(), engine=opencl_name, seed=3)
-    after: list[dict[str, Any]] = []
+    after = []
     plan = network().plan(8, lm.CrossEntropy(), lm.Adam(0.01), engine=opencl_name)
     launches = open_engine(opencl_name).launch_count(plan.program)
     assert launches > 3
@@ -170,8 +169,8 @@ def test_a_training_step_that_was_enqueued_in_part_is_undone(
 
 
 def test_a_model_that_cannot_be_restored_is_reported(opencl_name, driver, on_call):
-    broken: list[bool] = []
-    held: list[Any] = []
+    broken = []
+    held = []
 
     def fail(*_):
         if broken:
@@ -216,7 +215,7 @@ def test_a_driver_that_refuses_anything_leaves_no_memory_allocated(
     gc.collect()
     held = driver.allocated.bytes
 
-    trained: list[int] = []
+    trained = []
 
     def run():
         note = [lambda _: trained.append(-calls[0])]
@@ -244,12 +243,7 @@ def moved(name, opencl_name):
 def test_a_checkpoint_continues_on_another_engine(opencl_name, order, tmp_path):
     first, second = (moved(name, opencl_name) for name in order)
     path = tmp_path / "checkpoint"
-    how: Any = {
-        "checkpoint": path,
-        "seed": 7,
-        "optimizer": lm.EMA(lm.Adam(0.01)),
-        "progress": False,
-    }
+    how = {"checkpoint": path, "seed": 7, "optimizer": lm.EMA(lm.Adam(0.01)), "progress": False}
     fit(lm.Model(network(), engine=first, seed=3), epochs=2, **how)
     model = lm.Model(network(), engine=second, seed=9)
     continued = fit(model, epochs=4, resume=True, **how)

@@ -10,13 +10,11 @@ from gpu_cases import TRAITS, Case, compiled
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
-from lamina.codegen.pieces import PieceModule
 from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.engines.gpu.executable import GpuProgram
 from lamina.engines.opencl import launch_plan, processors
 from lamina.engines.opencl.launch_plan import LaunchPlan
 from lamina.engines.opencl.processors import ProcessorFamily
-from lamina.engines.simd.emit.kernels import WrittenProgram
 from lamina.layers import LSTM, Input
 from lamina.learning.by_output import options_of
 from lamina.step.planning import bill_of
@@ -140,13 +138,13 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(name, cy
 def test_calls_side_by_side_touch_no_memory_that_another_one_writes(name, on_call, monkeypatch):
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
     program = training_program(name)
-    found: list[WrittenProgram[PieceModule]] = []
+    found = []
     on_call(processors, "launches_of", lambda _, written, *__, **___: found.append(written))
     FAMILY.write(program, FAMILY.decide(program))
     (written,) = found
     plan = LaunchPlan(program, written, PROCESSOR, separate=False)
     positions = program.plan.positions()
-    memory: dict[str, tuple[str, int, int]] = {
+    memory = {
         one.buffer: ("arena", positions[one.buffer], positions[one.buffer] + one.bytes)
         for one in program.plan.allocations
     }
@@ -224,7 +222,7 @@ def test_the_tiny_training_step_is_one_launch(processor):
 
 
 def test_the_time_of_each_step_is_measured(opencl_name, on_call):
-    waited: list[str] = []
+    waited = []
     on_call(GpuProgram, "output", lambda _, name: waited.append(name))
     network = lm.Sequential(Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(3))
     profile = lm.Model(network, engine=opencl_name).profile(

@@ -2,7 +2,6 @@
 
 import gc
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from lamina.errors import EngineError
 from lamina.program.encoding import checksum
 
 LOSS, OPTIMIZER = lm.CrossEntropy(), lm.Adam(0.01)
-STEP: dict[str, Any] = {"loss": LOSS, "optimizer": OPTIMIZER}
+STEP = {"loss": LOSS, "optimizer": OPTIMIZER}
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(48, 3, 8, 8)).astype("float32")
 Y = np.arange(48) % 4
@@ -42,7 +41,7 @@ def driver(engine, monkeypatch):
 
 @pytest.fixture
 def sizes(driver, on_call):
-    found: list[int] = []
+    found = []
     on_call(driver, "allocate", found.append)
     return found
 
@@ -87,7 +86,7 @@ def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(opencl_name, dri
 
 
 def test_kernels_are_written_once_and_for_few_sizes_of_a_search(opencl_name, leave, on_call):
-    written: list[str] = []
+    written = []
     on_call(engine_module, "compile_program", lambda one, *_, **__: written.append(checksum(one)))
     leave(3 << 20)
     model = lm.Model(network(), engine=opencl_name)
@@ -135,7 +134,7 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
 def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
     opencl_name, sizes, limit, on_call
 ):
-    chunks: list[dict[str, int]] = []
+    chunks = []
     on_call(engine_module.GpuEngine, "staging", lambda _, sizes: chunks.append(sizes))
 
     def fitted():
@@ -227,7 +226,7 @@ def live_objects():
 
 def test_released_models_and_trainings_leave_nothing(opencl_name, driver):
     def use(count):
-        models: list[lm.Model] = []
+        models = []
         for seed in range(count):
             models = [lm.Model(network(), engine=opencl_name, seed=seed)]
             models[0].predict(X[:8])

@@ -151,7 +151,7 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine):
 
 
 def test_programs_of_different_sizes_share_a_block_without_sub_buffers(engine, monkeypatch):
-    calls: list[Any] = []
+    calls = []
     monkeypatch.setattr(cl.Buffer, "get_sub_region", lambda *given: calls.append(given))
     arena = engine.arena()
     pairs = [made(engine, arena, of=program(size)) for size in (280, 5000)]
@@ -276,7 +276,7 @@ def test_a_data_set_that_cannot_be_gathered_is_an_engine_error(engine, monkeypat
 
 
 def test_arenas_and_memories_of_another_engine_are_refused(engine):
-    other: Any = open_engine("interpreter")
+    other = open_engine("interpreter")
     with pytest.raises(InternalError, match="an engine was given an arena of another one"):
         engine.compile(program(), {}, other.arena())
     memories = {"p": other.allocate((3,), X.dtype)}
@@ -335,7 +335,7 @@ def test_a_listing_shows_the_launches_of_a_step_and_their_kernels(engine, monkey
 def test_binaries_are_kept_and_built_anew_if_they_are_refused(engine, on_call, monkeypatch):
     # PoCL keeps them itself.
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
-    kept: dict[str, bytes] = {}
+    kept = {}
     monkeypatch.setattr(build, "find", kept.get)
     monkeypatch.setattr(build, "keep", kept.__setitem__)
     text = "kernel void alone(global float* a) { a[0] = 1; }"

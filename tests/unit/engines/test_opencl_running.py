@@ -58,7 +58,7 @@ def test_every_iteration_has_its_own_number(any_engine):
 
 def test_a_run_is_one_call_of_the_driver(engine, recorder, on_call):
     executable, _ = made(engine, launches=long(50))
-    calls: list[str] = []
+    calls = []
     on_call(driver_module.cl, "enqueue_nd_range_kernel", lambda *_: calls.append("launch"))
     kind = type(recorder.record(executable._driver.queue.handle, []))
     on_call(kind, "enqueue", lambda _: calls.append("command buffer"))
@@ -81,7 +81,7 @@ def test_signals_are_handled_between_runs(any_engine):
     executable, memory = made(any_engine, launches=repeated)
     executable.run([X, EMPTY])
     executable._driver.queue.finish()
-    handled: list[float] = []
+    handled = []
 
     def interrupt(*_):
         handled.append(1)
@@ -133,7 +133,7 @@ def test_refused_command_buffers_are_engine_errors(
 
 
 def test_command_buffers_and_their_kernels_are_released(engine, recorder, on_call):
-    released: list[str] = []
+    released = []
     for name in ("_release", "_release_kernel"):
         on_call(recorder, name, lambda _, name=name: released.append(name))
     gc.collect()
@@ -234,7 +234,7 @@ def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver
 def test_runs_do_not_wait_for_the_device(engine, driver, on_call):
     layers = (lm.Linear(4), lm.Tanh(), lm.Linear(1))
     x, y = normal(60, 3), normal(60, 1)
-    waits: list[str] = []
+    waits = []
 
     def losses(name):
         model = lm.Model(lm.Sequential(lm.Input(3), *layers), engine=name, seed=1)
@@ -282,7 +282,7 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
                 kept.append(model.predict(x).sum())
             return [float(one) for one in kept]
 
-    sent: list[str] = []
+    sent = []
     for name, queue in (("kernels", driver.queue), ("uploads", driver.upload_queue)):
         on_call(queue, "send", lambda *_, to=name: sent.append(to))
     wanted = losses()

@@ -52,7 +52,7 @@ def found(opencl_name):
 @pytest.fixture
 def first_use(monkeypatch):
     """No device was tested or opened before. Returns what is kept on disk."""
-    disk: dict[str, bytes] = {}
+    disk = {}
     monkeypatch.setattr(verdicts, "_known", {})
     monkeypatch.setattr(verdicts, "find", disk.get)
     monkeypatch.setattr(verdicts, "keep", disk.__setitem__)
@@ -211,7 +211,7 @@ def test_a_device_with_short_loops_refuses_programs_that_need_more(
 
 def test_a_device_with_unsound_binaries_keeps_none(found, first_use, opencl_name, monkeypatch):
     remember(found.handle, Verdict((BINARIES,)), on_disk=False)
-    kept: list[str] = []
+    kept = []
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
     monkeypatch.setattr(build, "find", lambda key: None)
     monkeypatch.setattr(build, "keep", lambda key, _: kept.append(key))
@@ -302,7 +302,7 @@ class Handle:
     Handle(platform=SimpleNamespace(name="ROCm", version="2"), driver_version="1 "),
 )
 def test_a_verdict_holds_for_one_device_one_driver_and_these_sources(first_use, monkeypatch, other):
-    handle: Any = Handle()
+    handle = Handle()
     verdict = Verdict((Fault("barriers are wrong"), Fault("NaN is wrong", "it is replaced")))
     remember(handle, verdict, on_disk=True)
     assert verdict_of(handle) == verdict
@@ -322,7 +322,7 @@ def test_the_first_device_that_passes_is_chosen(first_use, found, monkeypatch):
         Found(replace(found.record, engine=f"opencl:{n}", description=handle.name), handle)
         for n, handle in enumerate((first, second))
     ]
-    tested: list[str] = []
+    tested = []
 
     def run(one):
         tested.append(one.handle.name)
@@ -332,7 +332,7 @@ def test_the_first_device_that_passes_is_chosen(first_use, found, monkeypatch):
     monkeypatch.setattr(devices_module, "_found", lambda: rows)
     monkeypatch.setattr("lamina.engines.opencl.selftest.run_selftest", run)
     monkeypatch.setattr(engine_module, "_opened", lambda one: one)
-    chosen: Any = engine_module.open_device("opencl")
+    chosen = engine_module.open_device("opencl")
     assert (chosen.record.engine, tested) == ("opencl:1", ["Broken", "Sound"])
     engine_module.open_device("opencl")
     assert tested == ["Broken", "Sound"]

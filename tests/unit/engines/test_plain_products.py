@@ -1,6 +1,5 @@
 """Which contractions are plain products of matrices, and how their matrices are in memory."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -134,7 +133,7 @@ def test_factors_are_read_as_tf32_if_they_are_stored_rounded():
 
 INSIDE = (Bound(axis_index(M), 0, 4),)
 SAME = Rewrite(buffer=lambda name: "x0" if name == "contract" else name)
-NONE: dict[str, Callable[[], Contraction]] = {
+NONE = {
     "float64": partial(step_of, ops.matmul, A, B, dtypes=(float64, float64)),
     "int64": partial(step_of, ops.matmul, A, B, dtypes=(int64, int64)),
     "relu": partial(step_of, lambda x, y: ops.relu(x @ y), A, B),

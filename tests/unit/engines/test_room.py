@@ -5,8 +5,6 @@ import os
 import pickle
 import re
 import tracemalloc
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +149,7 @@ def test_a_model_in_a_file_draws_no_values(tmp_path, fits_exactly):
 
 
 # More bytes than there are addresses.
-HUGE: dict[str, Callable[[], object]] = {
+HUGE = {
     "2**80 elements": lambda: lm.Model(lm.Sequential(lm.Input(2**40), lm.Linear(2**40))),
     "extents of 63 bits": lambda: lm.Model(lm.Sequential(lm.Input(2**62), lm.Linear(2**62))),
     "a batch": lambda: attach(lm.Model(network()), 2**62),
@@ -205,7 +203,7 @@ def test_a_training_that_does_not_fit_is_refused(engine, leave):
 
 def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(available, on_call):
     model = lm.Model(network(100), "interpreter")
-    sizes: list[int] = []
+    sizes = []
     on_call(runtime, "compile_cached", lambda _, *, batch, **__: sizes.append(batch))
     available(300_000)
     with pytest.raises(EngineError, match="a batch of 50,000 examples needs more") as caught:
@@ -239,7 +237,7 @@ def test_a_training_needs_exactly_the_memory_of_its_bill(available):
         attach(model, 64)
 
 
-USES: dict[str, Callable[[lm.Model, Any], object]] = {
+USES = {
     "a batch of 2,000 examples": lambda model, _: model.predict(np.ones((2000, 4), "float32")),
     "a batch of 4,000 examples": lambda _, run: run(np.ones(4000, "float32")),
     "this model": lambda model, _: model.profile(1, seconds=0.01),
@@ -315,7 +313,7 @@ V1 = {
     ),
 }
 INNER, OUTER = "GROUPS/outer/inner/memory.", "GROUPS/outer/memory."
-SYSTEMS: dict[str, tuple[dict[str, str], int]] = {
+SYSTEMS = {
     "without groups": ({"PROC/meminfo": MEMINFO}, 900 << 10),
     "groups without limits": (V2 | {f"{OUTER}max": "max\n"}, 900 << 10),
     "a limit": (V2 | {f"{INNER}max": "5000", f"{INNER}current": "3000"}, 2000),

@@ -33,7 +33,6 @@ from lamina.errors import EngineError, InternalError
 from lamina.graph import leaf
 from lamina.inspect.explanation import Explanation, Tuning
 from lamina.program.check import verify
-from lamina.program.program import Program
 
 # A product that is worth tuning on any device.
 SIZE = 256
@@ -62,7 +61,7 @@ class FakeTimer:
 
     def __init__(self, fast=0, fails=None):
         self.fast, self.fails = fast, fails
-        self.texts: dict[str, int] = {}
+        self.texts = {}
         self.calls = 0
 
     def __call__(self, schedule, repeat, runs):
@@ -329,7 +328,7 @@ def test_candidates_of_every_step_run(layers, kind, engine, driver, training_pro
     if kind == "gpu":
         family = GpuFamily(driver.traits, driver.words, "opencl")
     program = training_program(LAYERS[layers], lm.MSE(), lm.Adam(0.1), batch=8)
-    seen: list[Program] = []
+    seen = []
     timed = 0
     for one in alone_of(program):
         if one not in seen:

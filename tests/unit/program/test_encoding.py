@@ -1,7 +1,6 @@
 """Programs as bytes: decoding returns an equal program, and refuses damaged bytes."""
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ from lamina.engines import DEFAULT_TARGET
 from lamina.errors import FileFormatError, InternalError
 from lamina.graph import leaf
 from lamina.program.encoding import checksum, decode, encode
-from lamina.program.program import Program
 from lamina.program.scalar import Literal
 from lamina.program.steps import Loop, Write
 
@@ -41,7 +39,7 @@ def in_blocks():
     return program_of([y, lm.ops.cumsum(y * y, 0)], target=target)
 
 
-PROGRAMS: dict[str, Callable[[], Program]] = {
+PROGRAMS = {
     "layers": lambda: training(
         lm.Sequential(lm.Input(9), lm.Linear(20), lm.BatchNorm(), lm.Dropout(0.5), lm.Linear(4))
     ),
@@ -122,7 +120,7 @@ def test_rows_of_unknown_kinds_are_refused():
     rows = rows_of(PROGRAMS["layers"]())
     assert with_rows(rows) == with_rows(json.loads(json.dumps(rows)))
     decode(with_rows(rows))
-    wrong: list[object] = [
+    wrong = [
         *([], {}, 3, "program", [[0, 0]], [[0, -1]], [[10**9]], [["os.system", 0]], [[0] * 99]),
         [*rows, [0, -1]],
         [*rows, [0, len(rows) + 1]],

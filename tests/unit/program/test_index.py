@@ -15,7 +15,7 @@ pytestmark = pytest.mark.each_case
 
 def shapes_of(size, generator):
     """A random shape with that many elements, ones included."""
-    shape: list[int] = []
+    shape = []
     while size > 1:
         divisors = [d for d in range(2, size + 1) if size % d == 0]
         extent = int(generator.choice(divisors))
@@ -68,7 +68,7 @@ def test_reshapes_and_transposes_equal_numpy(seed):
     last = shapes_of(size, generator)
     axes = [Axis(f"i{n}", extent) for n, extent in enumerate(last)]
     # Coordinates are pulled from the result back to the source, so the movements are undone.
-    movements: list[tuple[str, tuple[int, ...]]] = []
+    movements = []
     for _ in range(3):
         if generator.random() < 0.5:
             order = tuple(int(axis) for axis in generator.permutation(array.ndim))
@@ -137,7 +137,7 @@ def test_no_value_is_outside_the_range(seed):
     narrowed = 0
     for _ in range(60):
         axes = [Axis(f"a{number}", drawn.randint(2, 6)) for number in range(drawn.randint(1, 3))]
-        bounds: list[Bound] = []
+        bounds = []
         index = some_index(drawn, axes)
         for _ in range(drawn.randint(1, 3)):
             bounded, low = some_index(drawn, axes), drawn.randint(-5, 5)

@@ -10,7 +10,7 @@ from program_cases import program_of
 
 import lamina as lm
 from lamina import ops
-from lamina.base.shapes import Array, float32, int64
+from lamina.base.shapes import float32, int64
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import InternalError
 from lamina.graph import leaf
@@ -19,7 +19,7 @@ from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.parallel import parallel_axes
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import Apply, Bound, Load, Local
-from lamina.program.steps import Contraction, Loop, Reduce, Step, Store, Write
+from lamina.program.steps import Contraction, Loop, Reduce, Store, Write
 
 ROWS, COLUMNS = 6, 8
 POINT, INNER = Axis("i", ROWS), Axis("k", COLUMNS)
@@ -103,7 +103,7 @@ ROW_BACKWARDS = flatten(
 TO_B = Store("b", HERE, load("x"))
 GUARDED = Load("a", HERE, float32, (Bound(axis_index(INNER), 1, COLUMNS),))
 # Steps in which one point overwrites an element that another one reads.
-BROKEN: dict[str, Step] = {
+BROKEN = {
     "an operand is read elsewhere": everywhere(load("a", BACKWARDS)),
     "an operand is read here and elsewhere": everywhere(add(load("a"), load("a", BACKWARDS))),
     "every point reads the first one": everywhere(add(load("a"), load("a", Index(0)))),
@@ -185,7 +185,7 @@ OVERWRITTEN = Loop(
     "1.step", (POINT,), (OF_CORNER, Write((), (Store("p", CORNER, load("x", CORNER)),)))
 )
 # Programs, and the axes along which their second step may be split.
-SPLIT: dict[str, tuple[Program, list[str]]] = {
+SPLIT = {
     "not rows that are overwritten after their sum": (program(SUMMED), ["i"]),
     "rows that are not overwritten": (program(SUMMED, in_place=False), ["i", "k"]),
     "rows of which each stage reads its own range": (program(OWN_RANGES), ["i", "k"]),
@@ -256,7 +256,5 @@ def test_a_local_keeps_its_value_when_its_source_is_overwritten():
     verify(program(step, in_place=False))
     expected = np.repeat(np.arange(0, SIZE, COLUMNS, dtype="float32") ** 2, COLUMNS)
     for poison in (False, True):
-        found: Array = np.frombuffer(
-            result(program(step, in_place=False), poison=poison)[0], "float32"
-        )
+        found = np.frombuffer(result(program(step, in_place=False), poison=poison)[0], "float32")
         np.testing.assert_array_equal(found, expected)

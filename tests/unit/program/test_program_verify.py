@@ -13,17 +13,7 @@ from lamina.program.index import Axis, Index, Remainder, axis_index, flatten, ga
 from lamina.program.points import find_meeting_points, find_point_outside
 from lamina.program.program import Allocation, Buffer, Plan, Program, Repeat
 from lamina.program.scalar import PRIMITIVES, Apply, Bound, Literal, Load, Local, Position, Within
-from lamina.program.steps import (
-    Contraction,
-    Loop,
-    Reduce,
-    Scan,
-    SegmentSum,
-    Sort,
-    Step,
-    Store,
-    Write,
-)
+from lamina.program.steps import Contraction, Loop, Reduce, Scan, SegmentSum, Sort, Store, Write
 
 pytestmark = pytest.mark.each_case
 
@@ -234,7 +224,7 @@ def scan(index=HERE, combine="sum", dtype=float32):
     return loop(Scan(COLUMNS, combine, X, "y", index, dtype))
 
 
-ALLOWED: dict[str, Step] = {
+ALLOWED = {
     "additions in order at one point": loop(
         write(Store("y", COLUMN * 4 + ROW, ZEROS)), scattered(PICKED * 4 + ROW)
     ),
@@ -252,7 +242,7 @@ ALLOWED: dict[str, Step] = {
     ),
 }
 IN_ONE = "stores y[i + k] in one element, at i = 0, k = 1 and at i = 1, k = 0"
-REFUSED: list[tuple[Step, str]] = [
+REFUSED = [
     *(
         (
             loop(scattered(PICKED + ROW * stride)),

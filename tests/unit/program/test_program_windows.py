@@ -1,6 +1,5 @@
 """Contractions have the windows of convolutions and of their gradients."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -11,7 +10,6 @@ from program_cases import program_of
 
 from lamina import ops
 from lamina.errors import InternalError
-from lamina.graph import Tensor
 from lamina.ops.differentiate import gradients
 from lamina.ops.linalg import contract
 from lamina.ops.windows import Slope, Window, shear, windows
@@ -24,8 +22,6 @@ from lamina.program.steps import Contraction
 from lamina.program.windows import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT, Sliding
 
 OPERANDS = ("left", "right")
-# (operand, stride, dilation, offset, divisor, extent), and the extents of positions and elements.
-Numbers = tuple[str, int, int, int, int, int, int, int]
 
 
 def windows_of(step):
@@ -48,7 +44,7 @@ def contractions(program):
 
 def by_kind(steps):
     """The windows of the contractions, each of which has windows of one kind."""
-    found: dict[str, list[Numbers]] = {}
+    found = {}
     for step in steps:
         kinds = {window.kind(step.k) for _, window in windows_of(step)}
         for kind in kinds:
@@ -77,8 +73,9 @@ def with_weight(seen, left, right, result):
 
 
 COLUMN, WEIGHT = leaf(9, 4), leaf(4, 3, 3, 3, name="w")
-# Results, and the windows of each kind.
-WINDOWS: dict[str, tuple[Tensor | list[Tensor], dict[str, list[Numbers]]]] = {
+# Results, and the windows of each kind: (operand, stride, dilation, offset, divisor, extent), and
+# the extents of positions and elements.
+WINDOWS = {
     "a convolution": (
         convolved(
             (2, 3, 9, 20), (4, 3, 3, 4), strides=[2, 1], padding=[(1, 0), (2, 3)], dilations=[1, 3]
@@ -186,7 +183,7 @@ def test_a_single_example_and_groups_change_no_windows():
 
 # A convolution with strides and its gradients.
 SAMPLE = program_of(convolved((2, 3, 9, 8), (4, 3, 3, 5), strides=[2, 1], padding=[(1, 1), (1, 2)]))
-WRONG: dict[str, Callable[[Sliding], Sliding]] = {
+WRONG = {
     "another offset": lambda one: replace(one, offset=one.offset + 1),
     "another stride": lambda one: replace(one, stride=one.stride + 1),
     "another dilation": lambda one: replace(one, dilation=2 * one.dilation),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from lamina.base.shapes import float32, int64
 from lamina.program.index import Axis, Index, axis_index, gathered_index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Bound, Load, Local, Position, Scalar, Within
+from lamina.program.scalar import Apply, Bound, Load, Local, Position, Within
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Store, Write
 
 OLD, NEW = Axis("i", 12), Axis("j", 4)
@@ -49,7 +49,7 @@ def test_shared_operands_stay_shared_between_scalars():
 
 
 def test_deep_scalars_are_rewritten():
-    deep: Scalar = load(HERE)
+    deep = load(HERE)
     for _ in range(5000):
         deep = Apply("negative", (deep,), float32)
     after = Rewrite(CHANGE).scalar(deep)
@@ -59,7 +59,7 @@ def test_deep_scalars_are_rewritten():
 
 
 def test_buffers_are_renamed_in_the_order_of_the_text():
-    asked: list[str] = []
+    asked = []
 
     def renamed(name):
         asked.append(name)
