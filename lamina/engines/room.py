@@ -82,12 +82,10 @@ def require_room(
     """
     largest = max(needs, key=lambda need: need.largest_bytes)
     if most is not None and largest.largest_bytes > most:
+        needed = f"{bytes_text(largest.largest_bytes)} for {largest.largest}"
         raise EngineError(
             f"{subject} more memory in one allocation than the device allows",
-            facts=(
-                ("at most", bytes_text(most)),
-                ("needed", f"{bytes_text(largest.largest_bytes)} for {largest.largest}"),
-            ),
+            facts=(("at most", bytes_text(most)), ("needed", needed)),
             where=where,
             advice=advice,
         )

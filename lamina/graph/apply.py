@@ -114,10 +114,8 @@ def _inferred(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> t
                 advice="If the extent depends on the batch, use a larger batch.",
             )
     if size > LARGEST_SIZE:
-        raise ShapeError(
-            f"{op.name}: the result is larger than any memory",
-            facts=(*_operand_facts(operands), ("result", shape_text(shape, dtype))),
-        )
+        facts = (*_operand_facts(operands), ("result", shape_text(shape, dtype)))
+        raise ShapeError(f"{op.name}: the result is larger than any memory", facts=facts)
     return shape, dtype
 
 

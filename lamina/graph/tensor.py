@@ -256,12 +256,10 @@ class Tensor(Methods, Named):
     def mT(self) -> Tensor:
         """The tensor with its last two axes exchanged; ShapeError if it has fewer than two axes."""
         if self.rank < 2:
+            tensor_type = shape_text(self.shape, self.dtype)
             raise ShapeError(
                 "mT exchanges the last two axes, and there are fewer",
-                facts=(
-                    ("expected", "two axes or more"),
-                    ("found", shape_text(self.shape, self.dtype)),
-                ),
+                facts=(("expected", "two axes or more"), ("found", tensor_type)),
                 where=source_line(),
                 advice="x.expand_dims(0) adds an axis.",
             )

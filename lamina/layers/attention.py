@@ -420,12 +420,10 @@ def _fitting(mask: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     if mask.shape == shapes[2]:
         return ops.reshape(mask, (1, 1, query_count, key_count))
     listed = shapes if mask.dtype == bool_ else shapes[1 if mask.rank == 3 else 2 :]
+    shape = described(mask)
     raise ShapeError(
         "the mask does not fit the sequences",
-        facts=(
-            ("expected", " or ".join(map(shape_text, (*listed, weights)))),
-            ("found", described(mask)),
-        ),
+        facts=(("expected", " or ".join(map(shape_text, (*listed, weights)))), ("found", shape)),
         advice="A mask has one value for each pair of query and key, and a bool mask may have one "
         "for each key.",
     )

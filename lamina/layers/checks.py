@@ -41,10 +41,8 @@ def origin_text(owner: object) -> str:
 
 def crossed(owner: Any, problem: str, expected: str) -> DefinitionError:
     """The error for bounds in the wrong order."""
-    return DefinitionError(
-        problem,
-        facts=(("expected", expected), ("found", f"low={owner.low!r}, high={owner.high!r}")),
-    )
+    facts = (("expected", expected), ("found", f"low={owner.low!r}, high={owner.high!r}"))
+    return DefinitionError(problem, facts=facts)
 
 
 # Advice for a layer that needs features and is applied to indices.

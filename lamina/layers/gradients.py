@@ -88,10 +88,8 @@ def _infer_gradient(operands: tuple[Tensor, ...], attributes: Attributes) -> tup
     differentiate.check(output, sources, seed)
     number: int = attributes["number"]
     if number >= len(sources):
-        raise DefinitionError(
-            "there is no such gradient",
-            facts=(("expected", f"less than {len(sources)}"), ("found", str(number))),
-        )
+        facts = (("expected", f"less than {len(sources)}"), ("found", str(number)))
+        raise DefinitionError("there is no such gradient", facts=facts)
     return sources[number].shape, sources[number].dtype
 
 

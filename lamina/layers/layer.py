@@ -272,13 +272,9 @@ def _misfit_of_forward(signature: inspect.Signature, operands: Tensors) -> Defin
             advice=_SCOPE_FIRST,
         )
     count = len(operands)
-    return DefinitionError(
-        "the layer is applied to another number of tensors",
-        facts=(
-            ("expected", f"layer({', '.join(names[1:])})"),
-            ("found", f"{count} tensor{'s' * (count != 1)}"),
-        ),
-    )
+    inputs = f"{count} tensor{'s' * (count != 1)}"
+    facts = (("expected", f"layer({', '.join(names[1:])})"), ("found", inputs))
+    return DefinitionError("the layer is applied to another number of tensors", facts=facts)
 
 
 def _binds(signature: inspect.Signature, *values: object) -> bool:
@@ -300,13 +296,9 @@ def results_of(returned: object) -> tuple[Tensor, ...]:
     results = cast(tuple[object, ...], returned if isinstance(returned, tuple) else (returned,))
     wrong = [type(result).__name__ for result in results if not isinstance(result, Tensor)]
     if wrong or not results:
-        raise DefinitionError(
-            "forward must return a tensor, or a tuple of tensors",
-            facts=(
-                ("expected", "Tensor, or (Tensor, ...)"),
-                ("found", ", ".join(wrong) or "an empty tuple"),
-            ),
-        )
+        kinds = ", ".join(wrong) or "an empty tuple"
+        facts = (("expected", "Tensor, or (Tensor, ...)"), ("found", kinds))
+        raise DefinitionError("forward must return a tensor, or a tuple of tensors", facts=facts)
     return cast(tuple[Tensor, ...], results)
 
 
@@ -332,10 +324,8 @@ def _infer_result(operands: tuple[Tensor, ...], attributes: Attributes) -> tuple
     types: tuple[tuple[Shape, DType], ...] = operands[0].attributes.get("types", ())
     number: int = attributes["number"]
     if number >= len(types):
-        raise DefinitionError(
-            "the layer has no such result",
-            facts=(("expected", f"less than {len(types)}"), ("found", str(number))),
-        )
+        facts = (("expected", f"less than {len(types)}"), ("found", str(number)))
+        raise DefinitionError("the layer has no such result", facts=facts)
     return types[number]
 
 

@@ -541,10 +541,8 @@ def _require_function(what: str, value: object, example: str) -> None:
     """Raises DefinitionError unless an initializer or a regularizer is a function."""
     if not callable(value) or isinstance(value, type):
         text = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-        raise DefinitionError(
-            f"the {what} of a parameter is a function",
-            facts=(("expected", example), ("found", text)),
-        )
+        facts = (("expected", example), ("found", text))
+        raise DefinitionError(f"the {what} of a parameter is a function", facts=facts)
 
 
 def parameter_of(

@@ -70,10 +70,8 @@ class Flatten(Layer):
                 )
             features *= dim
         if last < first:
-            raise ShapeError(
-                "the last axis to flatten comes before the first",
-                facts=(("axes", f"{self.first} to {self.last}"), ("found", described(x))),
-            )
+            facts = (("axes", f"{self.first} to {self.last}"), ("found", described(x)))
+            raise ShapeError("the last axis to flatten comes before the first", facts=facts)
         return ops.reshape(x, (*x.shape[:first], features, *x.shape[last + 1 :]))
 
 
@@ -145,12 +143,10 @@ class Reshape(Layer):
         if missing is None or (missing != 1 and -1 not in self.shape):
             size = "*".join(map(str, fixed)) or "1"
             fit = "a multiple of " if -1 in self.shape else ""
+            expected = f"{fit}{size} elements for {shape_text(self.shape)}"
             raise ShapeError(
                 "an example has another number of elements",
-                facts=(
-                    ("expected", f"{fit}{size} elements for {shape_text(self.shape)}"),
-                    ("found", described(x)),
-                ),
+                facts=(("expected", expected), ("found", described(x))),
                 advice="Both shapes, without the batch, must have the same number of elements.",
             )
         return ops.reshape(x, (x.shape[0], *(1 if dim is None else dim for dim in shape)))

@@ -80,10 +80,8 @@ class Upsample(Layer):
 
     def __post_init__(self) -> None:
         if (self.scale is None) == (self.size is None):
-            raise DefinitionError(
-                "Upsample takes a scale or a size",
-                facts=(("expected", "scale=2 or size=(16, 16)"), ("found", repr(self))),
-            )
+            facts = (("expected", "scale=2 or size=(16, 16)"), ("found", repr(self)))
+            raise DefinitionError("Upsample takes a scale or a size", facts=facts)
         if self.align_corners and self.mode not in _WITH_CORNERS:
             raise DefinitionError(
                 "align_corners applies to modes that blend elements only",

@@ -87,12 +87,10 @@ class ByOutput(Sourced):
     def __post_init__(self) -> None:
         losses = _entries(self.losses)
         if losses is None or not any(one is not None for one in losses.values()):
+            expected = '{"boxes": lm.MSE(), "classes": lm.CrossEntropy()}'
             raise DefinitionError(
                 "the losses are given as a dict, by outputs, or as a list",
-                facts=(
-                    ("expected", '{"boxes": lm.MSE(), "classes": lm.CrossEntropy()}'),
-                    ("found", repr(self.losses)),
-                ),
+                facts=(("expected", expected), ("found", repr(self.losses))),
             )
         for loss in losses.values():
             if loss is not None:
@@ -271,14 +269,12 @@ class FunctionMetric(Sourced):
         metric = cast(object, self.function(prediction, target))
         if not isinstance(metric, Tensor) or (weights is not None and not metric.rank):
             weighted = weights is not None and isinstance(metric, Tensor)
+            text = described(metric) if isinstance(metric, Tensor) else repr(metric)
             raise ShapeError(
                 f"the metric {self.name!r} gives no tensor"
                 if not weighted
                 else f"the examples have weights, and the metric {self.name!r} gives one number",
-                facts=(
-                    ("expected", "a tensor [batch, ...]"),
-                    ("found", described(metric) if isinstance(metric, Tensor) else repr(metric)),
-                ),
+                facts=(("expected", "a tensor [batch, ...]"), ("found", text)),
                 advice="Return a number for each example.",
             )
         values = ops.cast(metric, first.dtype)

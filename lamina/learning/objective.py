@@ -314,15 +314,9 @@ def _value(pair: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tenso
         advice = "Average over the examples: ops.mean(...)."
         if getattr(loss, "reduction", "") == "none":
             advice = "Leave reduction='none' out: it is for lm.compile and losses of your own."
-        raise ShapeError(
-            "a loss must be a single number",
-            facts=(
-                ("expected", f"a tensor {shape_text((), loss_dtype(trace))}"),
-                ("found", described(given) if isinstance(given, Tensor) else type(given).__name__),
-            ),
-            where="loss",
-            advice=advice,
-        )
+        kind = described(given) if isinstance(given, Tensor) else type(given).__name__
+        facts = (("expected", f"a tensor {shape_text((), loss_dtype(trace))}"), ("found", kind))
+        raise ShapeError("a loss must be a single number", facts=facts, advice=advice, where="loss")
     mixture, target = trace.record.mixture, pair.target
     if mixture is None or target is None:
         return given, divisor
@@ -429,12 +423,10 @@ def _statistics(
     if weights is None:
         return metric.statistics(prediction, target)
     if parameter_of_weights(inner.statistics) is None:
+        text = repr(inner)
         raise DefinitionError(
             "the examples have weights, and this metric does not take them",
-            facts=(
-                ("expected", "statistics(prediction, target, weights=None)"),
-                ("found", repr(inner)),
-            ),
+            facts=(("expected", "statistics(prediction, target, weights=None)"), ("found", text)),
             where=type(inner).__name__,
             advice="Give its method a third parameter, weights=None, and multiply by the weights.",
         )
@@ -444,12 +436,10 @@ def _statistics(
 def _position(metric: OfOutput, names: Sequence[str]) -> int:
     """The number of the output that a metric is for."""
     if metric.output not in names:
+        outputs = ", ".join(names)
         raise DefinitionError(
             "the metrics do not fit the outputs of the network",
-            facts=(
-                ("outputs", ", ".join(names)),
-                ("metric", f"{metric.output!r}: {metric.metric}"),
-            ),
+            facts=(("outputs", outputs), ("metric", f"{metric.output!r}: {metric.metric}")),
             where="metrics",
             advice=advice_on_names(names),
         )

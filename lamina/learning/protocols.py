@@ -236,9 +236,5 @@ def wrong_argument(
             advice = f"Make one of the class: {argument.__name__}(...)."
         elif isinstance(argument, str) and (here := word_here(argument, kind.split()[-1])):
             advice = f"Write {f'[{here}]' if 'list' in kind else here}."
-    return DefinitionError(
-        f"this is not {kind}",
-        facts=(("expected", expected), ("found", text)),
-        where=where,
-        advice=advice,
-    )
+    facts = (("expected", expected), ("found", text))
+    return DefinitionError(f"this is not {kind}", facts=facts, advice=advice, where=where)

@@ -266,12 +266,10 @@ def weight_tensor(weights: Sequence[float] | None, prediction: Tensor, axis: int
         return None
     extent = prediction.shape[axis] if prediction.rank else 1
     if len(weights) != extent:
+        count = f"{len(weights)} weights"
         raise ShapeError(
             "the weights do not fit the prediction",
-            facts=(
-                ("expected", f"{extent} weights for {described(prediction)}"),
-                ("found", f"{len(weights)} weights"),
-            ),
+            facts=(("expected", f"{extent} weights for {described(prediction)}"), ("found", count)),
             advice="Give one weight for each class.",
         )
     shape = [1] * prediction.rank

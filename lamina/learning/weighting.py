@@ -89,12 +89,10 @@ def check_weights(array: Array, name: str) -> None:
         return
     fits = (array >= 0) & np.isfinite(array)
     index = tuple(np.argwhere(~fits)[0])
+    weight = f"{array[index]} at example {index[0]}"
     raise DataError(
         f"{name} is not a weight everywhere",
-        facts=(
-            ("expected", "0 or more, finite"),
-            ("found", f"{array[index]} at example {index[0]}"),
-        ),
+        facts=(("expected", "0 or more, finite"), ("found", weight)),
         where="weights",
         advice="An example of weight 0 does not count.",
     )
@@ -187,12 +185,10 @@ def weights_of_classes(
     """
     axis = prediction.shape[1] if labels and prediction.rank > 1 else 2
     if not isinstance(classes, Mapping) and len(classes) != axis:
+        text = f"{len(classes)} weights"
         raise ShapeError(
             "the weights of classes do not fit the prediction",
-            facts=(
-                ("expected", f"{axis} weights for {described(prediction)}"),
-                ("found", f"{len(classes)} weights"),
-            ),
+            facts=(("expected", f"{axis} weights for {described(prediction)}"), ("found", text)),
             where="class_weights",
             advice="Give one weight for each class, or a dict of those that differ from 1.",
         )

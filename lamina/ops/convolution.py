@@ -200,10 +200,8 @@ def _infer_conv_transpose(
     axes = Axes(weight.shape, numbers)
     _check("conv_transpose", y, weight, axes, axes.outputs)
     if len(extents) != axes.rank:
-        raise ShapeError(
-            "conv_transpose: each axis needs an extent",
-            facts=(("tensor", described(y)), ("extents of the result", str(extents))),
-        )
+        facts = (("tensor", described(y)), ("extents of the result", str(extents)))
+        raise ShapeError("conv_transpose: each axis needs an extent", facts=facts)
     counts = axes.counts(extents)
     if counts != y.shape[2:]:
         raise ShapeError(

@@ -60,12 +60,10 @@ def elementwise_rule(
     def infer(operands: tuple[Tensor, ...], _: Attributes) -> tuple[Shape, DType]:
         dtype = operands[0].dtype
         if dtype.kind not in kinds or any(x.dtype is not dtype for x in operands):
+            expected = f"one dtype of the kinds {', '.join(kinds)}"
             raise DTypeError(
                 f"{name}: the dtype does not fit",
-                facts=(
-                    ("expected", f"one dtype of the kinds {', '.join(kinds)}"),
-                    ("found", ", ".join(map(described, operands))),
-                ),
+                facts=(("expected", expected), ("found", ", ".join(map(described, operands)))),
                 advice="Convert with ops.cast.",
             )
         return joint_shape(name, operands), result or dtype

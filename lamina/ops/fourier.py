@@ -37,12 +37,10 @@ _LONGEST, _LARGEST_FACTOR = 256, 32
 def _infer(x: Tensor, inverse: bool = False) -> Typed:
     require_float(x)
     if x.rank < 2 or x.shape[-1] != 2 or not isinstance(x.shape[-2], int) or not x.shape[-2]:
+        operand = described(x)
         raise ShapeError(
             "a Fourier transform needs complex numbers as pairs of floats",
-            facts=(
-                ("expected", "f32[..., n, 2], real and imaginary parts"),
-                ("found", described(x)),
-            ),
+            facts=(("expected", "f32[..., n, 2], real and imaginary parts"), ("found", operand)),
             advice="ops.rfft takes real numbers, f32[..., n]. The batch is no axis of a transform.",
         )
     return x.shape, x.dtype

@@ -204,12 +204,10 @@ def _entry_of(x: Tensor, entry: Any) -> Any:
 
 def _no_index(x: Tensor, entry: object) -> LaminaError:
     is_mask = isinstance(entry, Tensor) and entry.dtype.kind == "bool"
+    entry_type = described(entry) if isinstance(entry, Tensor) else type(entry).__name__
     return DTypeError(
         "a tensor can be indexed with ints, slices, ..., None, and arrays of ints or bools",
-        facts=(
-            ("tensor", described(x)),
-            ("found", described(entry) if isinstance(entry, Tensor) else type(entry).__name__),
-        ),
+        facts=(("tensor", described(x)), ("found", entry_type)),
         advice="How many elements a computed mask selects is not known: use "
         "ops.where(condition, a, b)."
         if is_mask

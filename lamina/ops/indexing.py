@@ -55,10 +55,8 @@ def check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
     """
     check_indices(name, indices)
     if extent == 0 and 0 not in indices.shape:
-        raise ShapeError(
-            f"{name}: an axis of extent 0 cannot be indexed",
-            facts=(("indices", described(indices)),),
-        )
+        facts = (("indices", described(indices)),)
+        raise ShapeError(f"{name}: an axis of extent 0 cannot be indexed", facts=facts)
     if indices.op is not CONSTANT:
         return
     array: Array = indices.attributes["value"].array
@@ -66,12 +64,10 @@ def check_indices_on_axis(name: str, indices: Tensor, extent: Dim) -> None:
     if isinstance(extent, int):
         outside = outside | (array >= extent)
     if outside.any():
+        expected = f"indices from 0, below the extent {extent} of the axis"
         raise ShapeError(
             f"{name}: index {array[outside][0]} is out of range",
-            facts=(
-                ("expected", f"indices from 0, below the extent {extent} of the axis"),
-                ("found", str(array[outside][0])),
-            ),
+            facts=(("expected", expected), ("found", str(array[outside][0]))),
             advice="Indices do not count from the end: the last one is the extent less one.",
         )
 

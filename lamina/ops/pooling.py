@@ -223,12 +223,10 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
     rows = y.shape[1] if y.rank == 3 else 0
     fits = isinstance(rows, int) and rows and rows % size_of(sizes) == 0 and min(counts) > 0
     if not fits or not isinstance(rows, int) or y.shape[2] != size_of(counts):
+        expected = f"[batch, channels * {size_of(sizes)}, {size_of(counts)}]"
         raise ShapeError(
             "fold: the tensor does not have the elements of these windows",
-            facts=(
-                ("found", described(y)),
-                ("expected", f"[batch, channels * {size_of(sizes)}, {size_of(counts)}]"),
-            ),
+            facts=(("found", described(y)), ("expected", expected)),
             advice="The windows and extents must be those of the unfold.",
         )
     apart = ops.reshape(y, (y.shape[0], rows // size_of(sizes), *sizes, *counts))

@@ -86,10 +86,8 @@ def _infer_recurrence(operands: tuple[Tensor, ...], attributes: Attributes) -> t
     sequences: int = attributes["sequences"]
     results = len(body.outputs)
     if len(operands) != len(body.inputs):
-        raise DefinitionError(
-            "recurrence: the number of operands does not fit",
-            facts=(("expected", str(len(body.inputs))), ("found", str(len(operands)))),
-        )
+        facts = (("expected", str(len(body.inputs))), ("found", str(len(operands))))
+        raise DefinitionError("recurrence: the number of operands does not fit", facts=facts)
     counts = {
         "result": range(results),
         "states": range(results + 1),

@@ -84,10 +84,8 @@ def _order(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 def _infer_rank_key(x: Tensor, descending: bool) -> Typed:
     if x.dtype in (float64, int64):
-        raise DTypeError(
-            "rank_key: there are no keys of 32 bits for this dtype",
-            facts=(("expected", "at most 32 bits"), ("found", x.dtype.name)),
-        )
+        facts = (("expected", "at most 32 bits"), ("found", x.dtype.name))
+        raise DTypeError("rank_key: there are no keys of 32 bits for this dtype", facts=facts)
     return x.shape, int32
 
 

@@ -363,12 +363,10 @@ def _trained(
             advice="Add a layer with parameters, such as lm.Linear, or check the loss function.",
         )
     if not trained:
+        parameters = ", ".join(variable.name for variable in reachable)
         raise DefinitionError(
             "there is nothing to train: all parameters on which the loss depends are frozen",
-            facts=(
-                ("frozen", ", ".join(map(repr, frozen))),
-                ("parameters", ", ".join(variable.name for variable in reachable)),
-            ),
+            facts=(("frozen", ", ".join(map(repr, frozen))), ("parameters", parameters)),
             advice="Leave some parameters out of `frozen`.",
         )
     if loss not in smoothly_depending(loss, {variable.tensor for variable in trained}):
@@ -387,12 +385,10 @@ def _clipped(clip: Clip, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         for one in (cast(Sequence[object], clipped) if isinstance(clipped, list | tuple) else ())
     ]
     if types != [(one.shape, one.dtype) for one in gradients]:
+        expected = f"{len(gradients)} tensors of the same shapes and dtypes"
         raise DefinitionError(
             "the clipping function does not return one gradient for each gradient",
-            facts=(
-                ("expected", f"{len(gradients)} tensors of the same shapes and dtypes"),
-                ("found", reprlib.repr(clipped)),
-            ),
+            facts=(("expected", expected), ("found", reprlib.repr(clipped))),
             where="clip",
             advice="It takes a list of tensors and returns a list, like lm.ClipGlobalNorm(1.0).",
         )

@@ -94,12 +94,10 @@ def precision_of(
     if half is None:
         opened = device()
         if not opened.has_bfloat16 and not opened.has_float16:
+            name = opened.description
             raise EngineError(
                 "this device does not compute with floats of 16 bits",
-                facts=(
-                    ("expected", "instructions for bfloat16 or float16"),
-                    ("found", opened.description),
-                ),
+                facts=(("expected", "instructions for bfloat16 or float16"), ("found", name)),
                 where=opened.engine,
                 advice="dtype='mixed-bfloat16' stores activations in 16 bits and computes in "
                 "float32: that takes less memory, and is faster for few networks only.",

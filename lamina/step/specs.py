@@ -102,12 +102,10 @@ def check_batch(arrays: Sequence[Array], specs: Sequence[Spec], names: Sequence[
     """The number of examples in the arrays of one batch."""
     for array, (shape, dtype), name in zip(arrays, specs, names, strict=True):
         if array.ndim != len(shape) or array.shape[1:] != static(shape[1:]):
+            array_type = shape_text(array.shape, as_dtype(array.dtype))
             raise ShapeError(
                 f"{name} has another shape than the network expects",
-                facts=(
-                    ("expected", shape_text(shape, dtype)),
-                    ("found", shape_text(array.shape, as_dtype(array.dtype))),
-                ),
+                facts=(("expected", shape_text(shape, dtype)), ("found", array_type)),
                 where=name,
                 advice=_shape_advice(array.shape, static(shape[1:])),
             )

@@ -35,12 +35,10 @@ def require_package() -> None:
         import pyopencl as pyopencl
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "pyopencl"
+        package = "none" if missing else f"one that cannot be imported: {error}"
         raise EngineError(
             "the opencl engine needs the package pyopencl",
-            facts=(
-                ("expected", "pyopencl 2024.1 or later"),
-                ("found", "none" if missing else f"one that cannot be imported: {error}"),
-            ),
+            facts=(("expected", "pyopencl 2024.1 or later"), ("found", package)),
             where="opencl",
             advice=f"Install it with: pip install 'lamina[opencl]'. It also needs {_DRIVERS}",
         ) from error

@@ -42,12 +42,10 @@ class _OfTriplets(OfSeveral):
     def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
         outputs = count_of(prediction)
         if outputs != 3 or target is not None:
+            arguments = f"{outputs} outputs, {'no' if target is None else 'a'} target"
             raise DefinitionError(
                 f"{type(self).__name__} compares three predictions and takes no target",
-                facts=(
-                    ("expected", "(anchor, positive, negative), None"),
-                    ("found", f"{outputs} outputs, {'no' if target is None else 'a'} target"),
-                ),
+                facts=(("expected", "(anchor, positive, negative), None"), ("found", arguments)),
                 advice="Give the network three outputs: outputs=[anchor, positive, negative].",
             )
         anchor, positive, negative = prediction

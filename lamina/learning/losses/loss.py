@@ -257,12 +257,10 @@ class OfSeveral(Loss):
     def _outputs(self, prediction: Any) -> Sequence[Tensor]:
         output_count, count = count_of(prediction), len(self._names.split(", "))
         if not isinstance(prediction, list | tuple) or output_count != count:
+            outputs = f"{output_count} output{'s' * (output_count != 1)}"
             raise DefinitionError(
                 self._problem or f"{type(self).__name__} compares {count} outputs of a network",
-                facts=(
-                    ("expected", f"({self._names})"),
-                    ("found", f"{output_count} output{'s' * (output_count != 1)}"),
-                ),
+                facts=(("expected", f"({self._names})"), ("found", outputs)),
                 advice=self._advice
                 or f"Give the network as many outputs: outputs=[{self._names}].",
             )

@@ -173,12 +173,10 @@ class Quantile(Loss):
             difference = matched(prediction, target) - prediction
             return Elements(ops.maximum(difference * levels, difference * (levels - 1.0)))
         if prediction.rank < 2 or prediction.shape[-1] != len(levels):
+            prediction_type = described(prediction)
             raise ShapeError(
                 "the last axis of the prediction has one number for each quantile",
-                facts=(
-                    ("expected", f"[batch, ..., {len(levels)}]"),
-                    ("found", described(prediction)),
-                ),
+                facts=(("expected", f"[batch, ..., {len(levels)}]"), ("found", prediction_type)),
                 advice="Give the last layer as many features as there are quantiles.",
             )
         target = ops.expand_dims(matched(prediction[..., 0], target), prediction.rank - 1)

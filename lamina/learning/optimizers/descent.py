@@ -51,12 +51,10 @@ class SGD(ByDirection):
 
     def __post_init__(self) -> None:
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            settings = f"momentum = {self.momentum}, dampening = {self.dampening}"
             raise DefinitionError(
                 "nesterov needs momentum and no dampening",
-                facts=(
-                    ("expected", "momentum > 0, dampening = 0"),
-                    ("found", f"momentum = {self.momentum}, dampening = {self.dampening}"),
-                ),
+                facts=(("expected", "momentum > 0, dampening = 0"), ("found", settings)),
                 advice="For example SGD(0.1, momentum=0.9, nesterov=True).",
             )
 

@@ -174,10 +174,8 @@ class ByPath(Optimizer):
         given = cast(object, self.patterns)
         patterns = cast(Mapping[object, object], given) if isinstance(given, Mapping) else [None]
         if not all(isinstance(one, str) for one in patterns):
-            raise DefinitionError(
-                "the optimizers are given as a dict, by patterns",
-                facts=(("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns))),
-            )
+            facts = (("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns)))
+            raise DefinitionError("the optimizers are given as a dict, by patterns", facts=facts)
         for optimizer in (*self.patterns.values(), self.default):
             check_optimizer(optimizer, where="")
 
