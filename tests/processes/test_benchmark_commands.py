@@ -18,7 +18,7 @@ from test_examples import write_idx_folder
 import lamina as lm
 from lamina.engines.discovery import devices, open_engine
 from lamina.engines.gpu.launches import Launch, Launches, RepeatedLaunches
-from lamina.workloads import LARGE, LATENCIES, PRODUCTS, WORKLOADS, Ready, Stack
+from lamina.workloads import LARGE, PRODUCTS, WORKLOADS, Ready, Stack
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # In the order of their imports.
@@ -190,37 +190,6 @@ def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(opencl_name, tmp_pat
     assert (found["problems"], found["differing"]) == ({}, [])
     assert list(found["ratios"]) == ["lamina-cpu"]
     assert report["peak"]["how"].startswith("multiply-adds in registers by all work items")
-
-
-def check_peers(modules, workload, workers, data):
-    """All peers compute the same as Lamina, and run training steps afterwards."""
-    modules.harness.write_data(workload, data)
-    prints = {}
-    for number, worker in enumerate(workers):
-        prints[str(number)] = worker.prepare(workload, data)["fingerprint"]
-        if workload.optimizer is not None:
-            # TinyJit replays kernels now; a reset training repeats itself.
-            assert worker.ask(reset=workload.name) == {}
-        assert worker.ask(run=workload.name, steps=2)["seconds"] > 0
-        worker.close()
-    assert modules.harness.differing({"lamina": prints["0"], **prints}, 1e-3) == []
-
-
-@pytest.mark.sampled
-def test_tinygrad_computes_the_same_as_lamina(modules, opencl_name, tmp_path):
-    pytest.importorskip("tinygrad", reason="tinygrad is not installed")
-    workers = [modules.harness.Worker(name, 2, opencl_name) for name in ("lamina", "tinygrad")]
-    check_peers(modules, WORKLOADS["softmax"], workers, tmp_path / "data.npz")
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", LATENCIES)
-def test_onnxruntime_computes_the_same_as_lamina(modules, tmp_path, name):
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    pytest.importorskip("onnx", reason="onnx is not installed")
-    peers = ("lamina", "onnxruntime", "onnxruntime.bound")
-    workers = [modules.harness.Worker(peer, 2) for peer in peers]
-    check_peers(modules, LATENCIES[name], workers, tmp_path / "data.npz")
 
 
 @pytest.mark.parametrize("name", ["tiny-step", "tiny-run"])
@@ -814,17 +783,6 @@ def test_words_that_name_peers_are_known(on_device, modules):
         for script in peers.values():
             if script.file == "pytorch_gpu.py":
                 assert {word for one in script.arguments for word in one.split(".")} <= known
-
-
-@pytest.mark.cases(
-    ("name", "dtype"),
-    *(("tiny-run", "float32"), ("lstm", "float32")),
-    *(("transformer", "float32"), ("transformer", "mixed-bfloat16"), ("mlp", "mixed-bfloat16")),
-)
-def test_jax_on_a_device_computes_what_lamina_computes(modules, name, dtype, tmp_path, monkeypatch):
-    pytest.importorskip("jax", reason="JAX is not installed")
-    monkeypatch.setenv("BENCHMARK_DEVICE", "cpu")
-    check_peer(modules, "jax", name, tmp_path, dtype, 1e-3 if dtype == "float32" else 3e-2)
 
 
 def equations(jaxpr):

@@ -321,7 +321,8 @@ def test_the_found_value_is_shown_on_one_line():
     "weights", [np.array([1.0, 2.0]), np.array([1, 2]), (np.float32(1), 2), range(1, 3)]
 )
 def test_lists_of_numbers_may_be_arrays(weights):
-    assert lm.CrossEntropy(class_weights=weights) == lm.CrossEntropy(class_weights=[1.0, 2.0])
+    losses = {lm.CrossEntropy(class_weights=one) for one in (weights, [1.0, 2.0])}
+    assert len(losses) == 1
 
 
 def test_functions_of_the_user_that_give_something_else_are_refused():

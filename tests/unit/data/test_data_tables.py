@@ -4,7 +4,6 @@ import itertools
 import json
 import warnings
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,19 +184,6 @@ def network(features, outputs=1, loss="MSE"):
 
 def predicted(path, *options):
     return succeed("predict", "net.safetensors", "--data", path, *options).output
-
-
-def test_the_command_line_takes_words(folder):
-    table(folder, TEXT + "35,Ulm,0,cheap\n")
-    write("net.py", network(5, 2, "CrossEntropy"))
-    succeed("train", "net.py", "--data", "a.csv", "--validation", "a.csv")
-    write("b.csv", "town,new,size\nRom,1,20\n")
-    text = predicted("b.csv")
-    header, scores = text.splitlines()
-    assert header == "cheap,good"
-    assert len(scores.split(",")) == 2
-    predicted("b.csv", "--out", "s.csv")
-    assert Path("s.csv").read_text() == text
 
 
 def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder):
