@@ -301,7 +301,7 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(
 
     def run(*names):
         module = driver.build("\n\n".join([head, *map(kernels.get, names)]))
-        found, target = list[int](), driver.allocate(4)
+        found, target = [], driver.allocate(4)
         for name in names:
             driver.queue.launch(driver.kernel(module, name, [target], 1, numbered=False, group=1))
             found += read(driver, target, 1)

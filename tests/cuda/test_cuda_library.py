@@ -184,7 +184,7 @@ def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
         "twice", ((6, 5), (5, 7), (7, 3)), lambda x, w, v: ops.matmul(ops.relu(ops.matmul(x, w)), v)
     )
     program = compiled(case, device.engine.target)
-    begun, timed = list[int](), list[int]()
+    begun, timed = [], []
     on_call(tuning, "Trials", lambda *_: begun.append(len(timed)))
 
     def timer(schedule, repeat, runs):

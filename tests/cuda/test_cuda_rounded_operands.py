@@ -73,7 +73,7 @@ def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
 def test_inputs_are_rounded_while_they_are_gathered(monkeypatch, tmp_path, precision, features):
     """If their step has a kernel of its own."""
     monkeypatch.setattr(kernels, "joined_launches", lambda *of: [])
-    write, rounded = kernels.write_gather, list[str]()
+    write, rounded = kernels.write_gather, []
 
     def noted(*of, **options):
         found = write(*of, **options)

@@ -367,7 +367,7 @@ def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, on_call
     rows, targets = data(BATCH)
     model = lm.Model(network(), engine="cuda", seed=3)
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
-        driver, done = opened(), list[str]()
+        driver, done = opened(), []
         queues = {"kernels": driver.queue, "uploads": driver.upload_queue}
         for name, queue in queues.items():
             for call in ("send", "wait_for", "copy", "mark", "run"):

@@ -164,14 +164,14 @@ def _find_lives(blocks):
     while waiting:
         number = max(waiting)
         waiting.discard(number)
-        out = set[Register]().union(*(live[one] for one in blocks[number].successors))
+        out = set().union(*(live[one] for one in blocks[number].successors))
         new = uses[number] | (out - defined[number])
         if new != live[number]:
             live[number] = new
             waiting |= before[number]
     for block in blocks:
         block.live_in = uses[block.number]
-        out = set[Register]().union(*(live[one] for one in block.successors))
+        out = set().union(*(live[one] for one in block.successors))
         block.written = defined[block.number] & out
 
 

@@ -8,7 +8,7 @@ import re
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from cuda.bindings.driver import CUdevice_attribute, CUresult, CUstreamCaptureMode
 
@@ -18,7 +18,6 @@ from cuda_machine.memory import Memory
 from cuda_machine.operations import Node, Operation, Scheduler, Stream
 from lamina.base.garbage import Pause
 
-Thing = TypeVar("Thing")
 # Static and dynamic shared memory of a block that has not opted in to more.
 SHARED_WITHOUT_OPT_IN = 48 * 1024
 # By compute capability, the bytes of shared memory of a multiprocessor, and the most of a block

@@ -6,21 +6,14 @@ their space; global addresses are those of `Memory`.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cuda_machine.faults import Fault, Index
 from cuda_machine.groups import Copies, Products
 from cuda_machine.memory import Memory
 from cuda_machine.program import Program
 from cuda_machine.shadow import Shadow, tags_of
-
-Array = npt.NDArray[Any]
-Integers = npt.NDArray[np.int64]
-Lane = Integers | None
-Number = TypeVar("Number", int, Integers)
 
 
 @dataclass(frozen=True)

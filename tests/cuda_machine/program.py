@@ -16,8 +16,6 @@ from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, Kernel, shared_layout
 from cuda_machine.writer import HELPERS, Writer, canonical
 
-Code = Callable[..., Any]
-
 
 @dataclass(frozen=True)
 class Program:
@@ -35,7 +33,7 @@ class Program:
 
     kernel: Kernel
     blocks: list[Block]
-    codes: list[Code]
+    codes: list[Callable]
     registers: list[str]
     names: list[str]
     lines: dict[int, str]

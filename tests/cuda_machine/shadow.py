@@ -14,9 +14,6 @@ If nobody wrote since the last barrier, there is nothing to check.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-
-Integers = npt.NDArray[np.int64]
 
 # Bits of a tag, from the lowest: thread 10, "several threads" 1, epoch of the block 32, block 20.
 _THREADS = 0x3FF
@@ -41,8 +38,8 @@ class Access:
 
 @dataclass(frozen=True)
 class _Accesses:
-    positions: Integers
-    tags: Integers
+    positions: np.ndarray
+    tags: np.ndarray
     line: int
     writes: bool
 

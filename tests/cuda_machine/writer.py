@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cuda_machine.faults import Fault
-from cuda_machine.syntax import BITS, Immediate, Instruction, Not, Register, Special, Symbol
+from cuda_machine.syntax import BITS, Immediate, Not, Register, Special, Symbol
 
 # The NumPy type of a PTX type.
 DTYPES = {
@@ -23,15 +23,12 @@ DTYPES = {
 }  # fmt: skip
 FLOATS = ("f16", "f32", "f64")
 
-# Writes the code of an instruction.
-Handler = Callable[["Writer", Instruction], None]
-
 
 @dataclass(frozen=True)
 class Known:
     """A form that the machine knows: what writes its code; the first architecture, 80 for sm_80."""
 
-    handler: Handler
+    handler: Callable
     since: int
 
 

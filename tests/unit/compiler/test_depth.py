@@ -254,7 +254,7 @@ def test_paths_between_groups_are_found_while_groups_are_joined():
 
     def reaches(predecessors, start, end):
         """Whether there is a path through another group."""
-        seen, pending = set[int](), list(predecessors[end] - {start})
+        seen, pending = set(), list(predecessors[end] - {start})
         while pending:
             one = pending.pop()
             if one == start:

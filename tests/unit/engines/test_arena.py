@@ -1,7 +1,6 @@
 """The arena that the programs of a model share: bounded, moved, and without traces of others."""
 
 import copy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -107,7 +106,7 @@ def test_programs_that_share_an_arena_compute_the_same_as_alone(engine):
     """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
     results = []
     for shared in (True, False):
-        one, found = model(engine), list[Any]()
+        one, found = model(engine), []
         with attach(one, 64) as training:
             for size in (2, 33, 5, 64) * 3:
                 x = normal(size, 5, seed=size)

@@ -92,7 +92,7 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm():
     graphs += [*filtered.values(), *(with_rounded_products(one, bfloat16) for one in rounded)]
     # Wide vectors and caches of a common size: how often each algorithm pays depends on these.
     processor = replace(ZEN_4, bfloat16_pairs=False, level1_bytes=48 << 10)
-    taken = Counter[str]()
+    taken = Counter()
     for program in map(compiled, graphs):
         for schedule, windowed in windows_of(program, decide(program, processor)):
             kinds = {

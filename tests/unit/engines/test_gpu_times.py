@@ -5,7 +5,6 @@ No test measures time.
 
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -134,7 +133,7 @@ class FakeDriver:
     """Its launches are names; it notes what it is asked to run, and knows seconds of launches."""
 
     def __init__(self, seconds):
-        self.seconds, self.done = seconds, list[Any]()
+        self.seconds, self.done = seconds, []
         self.queue = self
 
     def timed(self, launches):
@@ -197,7 +196,7 @@ def test_a_step_that_may_not_see_what_it_changes_runs_once():
 def test_iterations_of_a_step_are_timed_one_by_one():
     driver = FakeDriver(1.0)
     launches = [(0, "a", 0), (1, "b", 0), (0, "a", 1), (1, "b", 1), (2, "c", None)]
-    pieces = pieces_of(driver, launches, dict.fromkeys(range(3), NOTHING), {}, FakeRecording())  # pyright: ignore
+    pieces = pieces_of(driver, launches, dict.fromkeys(range(3), NOTHING), {}, FakeRecording())
     assert [one.step for one in pieces] == [0, 1, 0, 1, 2]
     assert [one.run() for one in pieces] == [1.0] * 5
 

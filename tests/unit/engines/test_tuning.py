@@ -78,7 +78,7 @@ class TunedEngine:
 
     def __init__(self, engine, patch, on_call, **timer):
         self.engine, self.timer = engine, FakeTimer(**timer)
-        self.driver, self.built = engine._driver, list[str]()
+        self.driver, self.built = engine._driver, []
         self.tuner = Tuner(engine._opened, engine.family, self.timer)
         patch.setattr(engine, "_tuner", self.tuner)
         on_call(self.driver, "build", self.built.append)
@@ -257,7 +257,7 @@ def test_another_driver_is_tuned_again(tuned):
     one.tuner.tune(one.program)
     record = replace(one.driver.record, driver="another version")
     updated = SimpleNamespace(record=record, traits=one.driver.traits)
-    other = Tuner(lambda: updated, one.engine.family)  # pyright: ignore
+    other = Tuner(lambda: updated, one.engine.family)
     assert one.tuner.known_choices(one.program)
     assert not other.known_choices(one.program)
 
@@ -447,7 +447,7 @@ def test_the_expected_time_of_a_candidate_is_that_by_which_candidates_are_ranked
     (one, _) = alone_of(network(family.target))
     found = family.candidates(one)
     seconds = family.expected_seconds(one, found)
-    assert seconds[0] == min(seconds)  # pyright: ignore
+    assert seconds[0] == min(seconds)
     bits = position_bits(one.steps[0], family.target)
     (step,) = one.steps
     clocks = costs_of_schedules(step, bits, traits)

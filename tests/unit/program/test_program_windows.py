@@ -1,7 +1,6 @@
 """Contractions have the windows of convolutions and of their gradients."""
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -196,7 +195,7 @@ WRONG = {
     "no stride": lambda one: replace(one, stride=0),
     "no dilation": lambda one: replace(one, dilation=0),
     "no divisor": lambda one: replace(one, divisor=0),
-    "a float": lambda one: replace(one, offset=cast(int, float(one.offset))),
+    "a float": lambda one: replace(one, offset=float(one.offset)),
 }
 
 
@@ -216,7 +215,7 @@ def test_wrong_windows_are_refused(name):
 
 def refuse(program, number, **changes):
     steps = [*program.steps]
-    steps[number] = replace(cast(Contraction, steps[number]), **changes)
+    steps[number] = replace(steps[number], **changes)
     with pytest.raises(InternalError, match=r"invalid|iterates|both of its axes|differs from"):
         verify(replace(program, steps=tuple(steps)))
 
