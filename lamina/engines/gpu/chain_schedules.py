@@ -80,39 +80,10 @@ def chain_schedules(
 def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     """The expected clocks of a schedule."""
     single, rates = single_chain(chain), traits.rates
-    points, sums = decided.tile_m * decided.tile_k, sum(decided.tiles)
-    lengths = [one.axes[0].extent for one in single.products]
-    loads = [(d, one.lanes) for d, one in zip(lengths, decided.rights, strict=True)]
-    extents = decided.tiles if not decided.kind else [one.n[0].extent for one in single.sums]
-    loads += [(n, one.lanes) for n, one in zip(extents, decided.sums, strict=True)]
-    reads = decided.tile_k * sum(extent / lanes for extent, lanes in loads)
-    loaded = reads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    weighing = points * len(decided.tiles) * OPERATIONS_OF_WEIGHT
-    products = sum(decided.lengths)
-    multiplied, copied = points * (products + sums), decided.tile_k * (products + sums)
     if decided.kind:
-        bytes_ = element_bytes_of(decided.kind)
-        warps = decided.group // WARP
-        # Each warp reads all columns, and its rows.
-        local = copied * (warps + 1) + decided.tile_m * products + 2 * points * len(decided.tiles)
-        other = max(weighing / rates.lanes + loaded, local * bytes_ / rates.local_bytes)
-        moved = copied * bytes_ / rates.cache_bytes
-        busy = multiplied / dict(traits.matrices)[decided.kind] + max(other, moved)
-        # Products, the weights that are computed from them, and sums.
-        values = 2 * decided.tile_k * len(decided.lengths) + sums
-        registers = decided.tile_m // warps * values // WARP + OTHER_REGISTERS
+        busy, registers = _on_matrices(decided, traits)
     else:
-        bytes_, items, group = single.products[0].dtype.itemsize, decided.items_k, decided.group
-        item_m, item_k = decided.item_m, decided.tile_k // items
-        local = group * products * (item_m + item_k)
-        local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
-        # A wavefront that is not full takes as long as a full one.
-        unused = -(-group // WAVEFRONT) * WAVEFRONT / group
-        lanes = (multiplied + weighing) / rates.lanes + loaded
-        moved = copied * bytes_ / rates.cache_bytes
-        busy = max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved)
-        kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
-        registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
+        busy, registers = _on_items(decided, single.products[0].dtype.itemsize, traits)
     b, m, k = single.extents
     # Registers that do not fit are in memory.
     busy *= 1 + max(registers - MOST_REGISTERS, 0) / SPILL
@@ -124,6 +95,52 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     waits = len(decided.lengths) + len(decided.tiles)
     waiting = waits * (LOAD_LATENCY + 2 * BARRIER) / min(resident, rounds)
     return rounds * tiles * (busy + waiting)
+
+
+def _on_items(decided: ChainSchedule, bytes_: int, traits: Traits) -> tuple[float, int]:
+    """The clocks of a group at a tile of columns, and the registers of a work item."""
+    rates, items, group = traits.rates, decided.items_k, decided.group
+    products, sums = sum(decided.lengths), sum(decided.tiles)
+    points, item_m, item_k = (
+        decided.tile_m * decided.tile_k,
+        decided.item_m,
+        decided.tile_k // items,
+    )
+    arithmetic = points * (products + sums + len(decided.tiles) * OPERATIONS_OF_WEIGHT)
+    local = group * products * (item_m + item_k)
+    local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
+    # A wavefront that is not full takes as long as a full one.
+    unused = -(-group // WAVEFRONT) * WAVEFRONT / group
+    lanes = arithmetic / rates.lanes + _loading(decided)
+    moved = decided.tile_k * (products + sums) * bytes_ / rates.cache_bytes
+    kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
+    registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
+    return max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved), registers
+
+
+def _on_matrices(decided: ChainSchedule, traits: Traits) -> tuple[float, int]:
+    """The same with instructions on matrices."""
+    rates, bytes_, warps = traits.rates, element_bytes_of(decided.kind), decided.group // WARP
+    products, sums = sum(decided.lengths), sum(decided.tiles)
+    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
+    arithmetic = points * (products + sums) / dict(traits.matrices)[decided.kind]
+    weights = points * len(decided.tiles)
+    other = weights * OPERATIONS_OF_WEIGHT / rates.lanes + _loading(decided)
+    # Each warp reads all columns, and its rows.
+    local = copied * (warps + 1) + decided.tile_m * products + 2 * weights
+    moved = copied * bytes_ / rates.cache_bytes
+    # Products, the weights that are computed from them, and sums.
+    values = 2 * decided.tile_k * len(decided.lengths) + sums
+    registers = decided.tile_m // warps * values // WARP + OTHER_REGISTERS
+    return arithmetic + max(other, local * bytes_ / rates.local_bytes, moved), registers
+
+
+def _loading(decided: ChainSchedule) -> float:
+    """The clocks of the instructions that load columns."""
+    loads = (*decided.rights, *decided.sums)
+    extents = zip((*decided.lengths, *decided.tiles), loads, strict=True)
+    reads = decided.tile_k * sum(extent / one.lanes for extent, one in extents)
+    return reads * OPERATIONS_OF_LOAD / INTEGER_LANES
 
 
 def tiled_chain(
@@ -146,7 +163,9 @@ def tiled_chain(
     # Rows of weights are padded, so that columns are in banks apart.
     weights = TileLoad(False, 1, width)
     shape = tile_m, tile_k, item_m, items, width
-    return _scheduled(single, "", shape, (1, tile_of_sum), load, weights, bits, traits)
+    return _scheduled(
+        *(single, "", *shape, load, weights, bits, traits), step=1, tile_of_sum=tile_of_sum
+    )
 
 
 def matrix_chain(
@@ -165,30 +184,37 @@ def matrix_chain(
     weights = MatrixLoad(True, 1, step_k // 2, False)
     # Work items have every eighth row, and four share each row.
     shape = tile_m, tile_k, tile_m // warps // 8, 4, 2
-    extents = step_k, partial(whole_steps, step=STEP)
-    return _scheduled(single, kind, shape, extents, load, weights, bits, traits)
+    return _scheduled(
+        *(single, kind, *shape, load, weights, bits, traits),
+        step=step_k,
+        tile_of_sum=partial(whole_steps, step=STEP),
+    )
 
 
 def _scheduled(
     single: Chain,
     kind: str,
-    shape: tuple[int, int, int, int, int],
-    extents: tuple[int, Callable[[int], int]],
+    tile_m: int,
+    tile_k: int,
+    item_m: int,
+    items_k: int,
+    width: int,
     load: Callable[[Operand, int, int], OperandLoad],
     weights: OperandLoad,
     bits: int,
     traits: Traits,
+    *,
+    step: int,
+    tile_of_sum: Callable[[int], int],
 ) -> ChainSchedule | None:
     """The schedule of a kind and shape; None if it does not fit.
 
-    `extents` has a number of which the lengths of products are multiples in local memory, and the
-    extent of a tile for the n of a sum.
+    The lengths of products are multiples of `step` in local memory; `tile_of_sum` is the extent of
+    a tile for the n of a sum.
     """
     if not all(single.extents) or (single.reductions and rows_of(single) is None):
         return None
-    tile_m, tile_k, _, items_k, _ = shape
     (m,), (k,), dtype = single.m, single.k, single.products[0].dtype
-    step, tile_of_sum = extents
     lengths = tuple(whole_steps(one.axes[0].extent, step) for one in single.products)
     tiles = tuple(tile_of_sum(one.n[0].extent) for one in single.sums)
     products = [(one, *one.axes, d) for one, d in zip(single.products, lengths, strict=True)]
@@ -210,8 +236,8 @@ def _scheduled(
     local_bytes = sum(whole_steps(size, VECTOR_BYTES) for size in sizes)
     is_launched = traits.launched_local_bytes > 0
     decided = ChainSchedule(
-        *(kind, *shape, lengths, tiles, lefts, rights, sums, weights, local_bytes),
-        *(is_launched, bits),
+        *(kind, tile_m, tile_k, item_m, items_k, width),
+        *(lengths, tiles, lefts, rights, sums, weights, local_bytes, is_launched, bits),
     )
     most = traits.launched_local_bytes if is_launched else traits.local_bytes
     return decided if local_bytes <= most and decided.group <= traits.largest_group else None

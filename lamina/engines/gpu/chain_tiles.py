@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain as joined
 from typing import final
 
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import bool_
 from lamina.codegen.primitives import EMITTERS
 from lamina.codegen.signatures import Signature
@@ -38,12 +38,34 @@ from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Local, Scalar
 from lamina.program.steps import Chain, Reduce
 
-# The values that a work item carries from tile to tile: the largest of each row, if rows are
-# reduced; for each reduction that adds up, the sum of each row, of the item's columns; and the
-# totals of each sum of the chain.
-Carried = Sequence[Sequence[Value]]
 # For each row of the block, the locals that belong to it.
 RowLocals = Sequence[Mapping[str, Scalar]]
+
+
+@frozen_dataclass
+class _Carried:
+    """The values that a work item carries from tile to tile.
+
+    Attributes:
+        largest: of each row; none if rows are not reduced.
+        sums: of each reduction that adds up, its sum of each row, of the item's columns.
+        totals: of each sum of the chain.
+    """
+
+    largest: Sequence[Value]
+    sums: Sequence[Sequence[Value]]
+    totals: Sequence[Sequence[Value]]
+
+    @property
+    def values(self) -> list[Value]:
+        return [value for own in (self.largest, *self.sums, *self.totals) for value in own]
+
+    def with_values(self, values: Sequence[Value]) -> _Carried:
+        """The same with other values."""
+        rest = iter(values)
+        own = [[next(rest) for _ in one] for one in (self.largest, *self.sums, *self.totals)]
+        count = 1 + len(self.sums)
+        return _Carried(own[0], own[1:count], own[count:])
 
 
 def chain_kernel(signature: Signature[ChainSchedule]) -> Body:
@@ -100,7 +122,7 @@ class _Chain:
     def _row_in_all(self, row: int) -> Index:
         return axis_index(self._m_tiles) * self._decided.tile_m + self._row_in_tile(row)
 
-    def _over_columns(self) -> Carried:
+    def _over_columns(self) -> _Carried:
         points, code, decided = self._points, self._code, self._decided
         first, after = columns_of(self._chain, decided.tile_m, decided.tile_k, self._m_tiles)
         extent = self._tiles.extent
@@ -109,30 +131,22 @@ class _Chain:
             end = code.minimum(points.indices(after).start, end)
         start = points.indices(first).start
         fresh = self._fresh()
-        values = [*joined.from_iterable(fresh)]
-        opened = code.begin_loop(start, end, 1, values, most=extent, rolled=True)
+        opened = code.begin_loop(start, end, 1, fresh.values, most=extent, rolled=True)
         with points.bound(self._tiles, opened.index, before=opened.before):
-            received = self._at_tile(_grouped_as(fresh, opened.carried))
-            values = code.end_loop(opened, [*joined.from_iterable(received)])
-            return _grouped_as(fresh, values)
+            received = self._at_tile(fresh.with_values(opened.carried))
+            return fresh.with_values(code.end_loop(opened, received.values))
 
-    def _fresh(self) -> Carried:
+    def _fresh(self) -> _Carried:
         type, rows = self._parts.type, self._parts.rows.block
         totals = [self._parts.zeros(side) for side in self._parts.sums]
         if self._rows is None:
-            return [[], *totals]
+            return _Carried([], [], totals)
         sums = [[constant(0, type)] * rows for _ in self._rows.sums]
-        return [[constant(-math.inf, type)] * rows, *sums, *totals]
+        return _Carried([constant(-math.inf, type)] * rows, sums, totals)
 
-    def _divided(self, carried: Carried) -> tuple[Sequence[Value], Carried, Carried]:
-        """The largest values, the sums of rows, and the totals."""
-        count = len(self._chain.sums)
-        return carried[0], carried[1:-count], carried[-count:]
-
-    def _at_tile(self, carried: Carried) -> Carried:
+    def _at_tile(self, carried: _Carried) -> _Carried:
         """The carried values after a tile of columns."""
-        code, parts = self._code, self._parts
-        largest, sums, totals = self._divided(carried)
+        code, parts, largest, sums = self._code, self._parts, carried.largest, carried.sums
         products = [parts.product(number) for number in range(len(self._chain.products))]
         scales: Sequence[Value] | None = None
         with ExitStack() as bound:
@@ -147,18 +161,19 @@ class _Chain:
                     for one, own in zip(self._rows.sums, sums, strict=True)
                 ]
             weights = [
-                self._at_points(parts.weight(number), 0, locals_) for number in range(len(totals))
+                self._at_points(parts.weight(number), 0, locals_)
+                for number in range(len(parts.sums))
             ]
-        found: list[Sequence[Value]] = [largest, *sums]
-        for number, (side, own) in enumerate(zip(parts.sums, totals, strict=True)):
+        totals: list[Sequence[Value]] = []
+        for number, (side, own) in enumerate(zip(parts.sums, carried.totals, strict=True)):
             if scales is not None:
                 vectors = side.block // side.width
                 own = [
                     total * code.splat(scales[place // vectors], total.type.lanes)
                     for place, total in enumerate(own)
                 ]
-            found.append(parts.summed(number, weights[number], self._columns, own))
-        return found
+            totals.append(parts.summed(number, weights[number], self._columns, own))
+        return _Carried(largest, sums, totals)
 
     def _columns_of_block(self, bound: ExitStack) -> Iterator[Column]:
         """The vectors of the block's columns; inside, their locations have values."""
@@ -278,15 +293,14 @@ class _Chain:
 
     # Results
 
-    def _store(self, carried: Carried) -> None:
+    def _store(self, carried: _Carried) -> None:
         points, code, chain, parts = self._points, self._code, self._chain, self._parts
-        largest, sums, totals = self._divided(carried)
         locals_: list[dict[str, Scalar]] = [{} for _ in range(parts.rows.block)]
         if self._rows is not None:
             name = self._rows.maximum.local
-            for own, value in zip(locals_, largest, strict=True):
+            for own, value in zip(locals_, carried.largest, strict=True):
                 own[name] = self._local(value, name)
-            for one, values in zip(self._rows.sums, sums, strict=True):
+            for one, values in zip(self._rows.sums, carried.sums, strict=True):
                 # All items are done with what was exchanged before.
                 code.barrier()
                 for own, value in zip(locals_, self._shared("add", values), strict=True):
@@ -296,7 +310,7 @@ class _Chain:
             is_first = points.indices(parts.position).start.equals(0)
             with code.when(is_first) as before, points.inside(before):
                 self._store_rows(locals_)
-        for one, side, own in zip(chain.sums, parts.sums, totals, strict=True):
+        for one, side, own in zip(chain.sums, parts.sums, carried.totals, strict=True):
             TileResults(points, one, self._batch, parts.rows, side, locals_).write(own)
 
     def _store_rows(self, locals_: RowLocals) -> None:
@@ -310,9 +324,3 @@ class _Chain:
                     )
                 axes = {self._m: location, self._batch.axis: self._batch.first}
                 points.store_all(Rewrite(axes, own).records(self._chain.stores))
-
-
-def _grouped_as(groups: Carried, values: Sequence[Value]) -> Carried:
-    """Values in groups of the same sizes."""
-    rest = iter(values)
-    return [[next(rest) for _ in own] for own in groups]

@@ -73,23 +73,22 @@ def passes_of(
     if isinstance(decided, KernelSchedule):
         return [((step,), decided)]
     if isinstance(decided, StepsSchedule):
+        assert isinstance(step, Chain if decided.way == STORED else Contraction)
         steps = _STEPS[decided.way](step, workspaces)
         each = zip(steps, decided.steps, strict=True)
         return [one for part, own in each for one in passes_of(part, own, workspaces)]
-    (first, *_), found = decided.passes, list[tuple[tuple[Step, ...], KernelSchedule]]()
     if isinstance(step, Contraction):
-        parts = split_contraction(step, first.splits, workspaces)
-        return [((one,), own) for one, own in zip(parts, first.kernels, strict=True)]
+        (only,) = decided.passes
+        parts = split_contraction(step, only.splits, workspaces)
+        return [((one,), own) for one, own in zip(parts, only.kernels, strict=True)]
     assert isinstance(step, Loop)
-    stage = step.stages[0]
+    stage, first = step.stages[0], decided.passes[0]
     if isinstance(stage, Sort):
-        found += _sort_passes(step, stage, first.kernels, workspaces)
-    elif isinstance(stage, Scan):
-        found += _scan_passes(step, stage, first, workspaces)
-    else:
-        passes = _loop_passes(ordered(step), decided.passes, workspaces)
-        found += (((one,), own) for one, own in passes)
-    return found
+        return [*_sort_passes(step, stage, first.kernels, workspaces)]
+    if isinstance(stage, Scan):
+        return [*_scan_passes(step, stage, first, workspaces)]
+    passes = _loop_passes(ordered(step), decided.passes, workspaces)
+    return [((one,), own) for one, own in passes]
 
 
 def split_contraction(

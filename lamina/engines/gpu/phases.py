@@ -56,6 +56,20 @@ class Joined:
     loops: tuple[RepeatedLaunches, ...] = ()
 
 
+@frozen_dataclass
+class _Piece:
+    """A launch that is not repeated, or a whole loop, with the clocks of an iteration."""
+
+    first: int
+    last: int
+    clocks: float
+    loop: RepeatedLaunches | None
+
+    @property
+    def times(self) -> int:
+        return 1 if self.loop is None else self.loop.count
+
+
 def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rates) -> float | None:
     """The clocks that a kernel takes longer as a phase, besides its launch; None if it is none.
 
@@ -82,18 +96,16 @@ def joined_launches(
     `extra` is what `extra_clocks` returns for each.
     """
     found: list[Joined] = []
-    # The present run: whole loops, and launches that are not repeated. Each has its first launch,
-    # the launch after its last, the clocks of an iteration, and the loop.
-    run: list[tuple[int, int, float, RepeatedLaunches | None]] = []
+    # The present run of neighbours.
+    run: list[_Piece] = []
 
     def end() -> None:
         """Joins the launches of the run, if they are worth it; a new one begins."""
-        counts = [1 if loop is None else loop.count for *_, loop in run]
-        clocks = sum(count * one[2] for count, one in zip(counts, run, strict=True))
-        joined = sum(count * (one[1] - one[0]) for count, one in zip(counts, run, strict=True))
-        if clocks < (joined - 1) * (LAUNCH - BARRIER):
-            loops = tuple(loop for *_, loop in run if loop is not None)
-            found.append(Joined(run[0][0], run[-1][1], loops))
+        clocks = sum(one.times * one.clocks for one in run)
+        count = sum(one.times * (one.last - one.first) for one in run)
+        if run and clocks < (count - 1) * (LAUNCH - BARRIER):
+            loops = tuple(one.loop for one in run if one.loop is not None)
+            found.append(Joined(run[0].first, run[-1].last, loops))
         run.clear()
 
     starts = {one.first: one for one in repeats}
@@ -104,11 +116,11 @@ def joined_launches(
         own = extra[number:last]
         small = [one for one in own if one is not None and one <= LAUNCH - BARRIER]
         clocks = sum(small) if len(small) == len(own) else None
-        row = launches[run[0][0] if run else number : last]
+        row = launches[run[0].first if run else number : last]
         if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:
             end()
         if clocks is not None:
-            run.append((number, last, clocks, loop))
+            run.append(_Piece(number, last, clocks, loop))
         elif loop is not None:
             # Within an iteration.
             within = joined_launches(launches[number:last], extra[number:last], ())
