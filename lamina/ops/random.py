@@ -48,15 +48,19 @@ __all__ = ["bernoulli", "normal", "uniform"]
 
 # Scalar expressions -------------------------------------------------------------------------------
 
+
+def _rounded(primitive: str, *operands: Scalar | float, dtype: DType | None = None) -> Scalar:
+    """A primitive on numbers that are rounded here, so that no engine rounds them differently."""
+    dtypes = (x.dtype for x in reversed(operands) if not isinstance(x, int | float))
+    round_to = (dtype or next(dtypes)).numpy.type
+    rounded = (round_to(x).item() if isinstance(x, int | float) else x for x in operands)
+    return applied(primitive, *rounded, dtype=dtype)
+
+
 _add, _subtract, _multiply, _divide, _less, _select = (
-    partial(applied, primitive)
+    partial(_rounded, primitive)
     for primitive in ("add", "subtract", "multiply", "divide", "less", "select")
 )
-
-
-def _single(value: float) -> float:
-    """A number rounded to float32 here, so that no engine rounds it differently."""
-    return np.float32(value).item()
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[Scalar | float]) -> Scalar:
@@ -119,8 +123,8 @@ _LOG_SINGLE = (
 
 def _minus_log_single(x: Scalar) -> Scalar:
     m, exponent = _binary_parts(x, 16)
-    fraction = _polynomial(_subtract(m, 0.75), list(map(_single, _LOG_SINGLE)))
-    return _subtract(_multiply(exponent, _single(math.log(2))), fraction)
+    fraction = _polynomial(_subtract(m, 0.75), _LOG_SINGLE)
+    return _subtract(_multiply(exponent, math.log(2)), fraction)
 
 
 # The standard normal quantile of (1 + x) / 2, divided by x, in powers of w - 2.5 for
@@ -142,7 +146,7 @@ def _normal_single(words: Sequence[Scalar]) -> Scalar:
     w = _minus_log_single(_multiply(_subtract(1.0, x), _add(x, 1.0)))
     central = _less(w, 5.0)
     shift = _select(central, 2.5, 10.5, dtype=float32)
-    rows = zip(map(_single, _CENTRE), map(_single, _TAIL), strict=True)
+    rows = zip(_CENTRE, _TAIL, strict=True)
     coefficients = [_select(central, *row, dtype=float32) for row in rows]
     return _multiply(x, _polynomial(_subtract(w, shift), coefficients))
 
@@ -373,7 +377,7 @@ def normal(
 
 
 def _bernoulli(words: Words, attributes: Attributes) -> Scalar:
-    chosen = _less(_uniform(words), _single(attributes["p"]))
+    chosen = _less(_uniform(words), attributes["p"])
     dtype: DType = attributes["dtype"]
     return chosen if dtype == bool_ else Apply("cast", (chosen,), dtype)
 

@@ -71,9 +71,10 @@ class _Decorator(Protocol):
 
 def _applied(op: Op, *given: Any) -> Tensor:
     operands = [x for x in given if isinstance(x, Tensor)]
+    values = given[len(operands) :]
+    assert len(values) <= len(op.attributes), f"{op.name} has attributes without a kind"
     # The last attributes may be left out.
-    values = zip(op.attributes, given[len(operands) :], strict=False)
-    return apply(op, *operands, **dict(values))
+    return apply(op, *operands, **dict(zip(op.attributes, values, strict=False)))
 
 
 def decorating(
