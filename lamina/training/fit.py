@@ -1,6 +1,7 @@
 """Fitting: epochs of training steps with validation, checkpoints, progress and Ctrl-C."""
 
-from __future__ import annotations
+from __future__ import math
+import annotations
 
 import os
 import time
@@ -319,8 +320,10 @@ class Fit:
             finite = np.isfinite(piece.losses)
             if not finite.all():
                 bad = int(np.flatnonzero(~finite)[0])
-                what = f"the loss became {piece.losses[bad]}"
-                raise self._non_finite(what, epochs, number, done + bad)
+                loss = piece.losses[bad]
+                advice = getattr(self.options.loss, "of_infinity", "") if loss == math.inf else ""
+                what = f"the loss became {loss}"
+                raise self._non_finite(what, epochs, number, done + bad, advice)
             pieces.append(piece)
             done += len(piece.losses)
             epochs.advance(len(piece.losses))
@@ -356,9 +359,12 @@ class Fit:
                 advice=_advice_on_non_finite(self.parameters.precision),
             )
 
-    def _non_finite(self, what: str, epochs: Epochs, epoch: int, step: int) -> NonFiniteError:
+    def _non_finite(
+        self, what: str, epochs: Epochs, epoch: int, step: int, advice: str = ""
+    ) -> NonFiniteError:
         steps, fault, number = epochs.steps, epochs.fault(), f"training step {step + 1}"
-        advice = getattr(self.options.loss, "of_infinity", "") * (what == "the loss became inf")
+        if fault != ALL_FINITE:
+            advice = _CORRECT_DATA
         return NonFiniteError(
             f"{what} in {number} of epoch {epoch + 1}"
             if steps is None
@@ -369,9 +375,7 @@ class Fit:
                 ("model", "restored to its state before this epoch"),
             ),
             where="fit",
-            advice=(advice or _advice_on_non_finite(self.parameters.precision))
-            if fault == ALL_FINITE
-            else _CORRECT_DATA,
+            advice=advice or _advice_on_non_finite(self.parameters.precision),
         )
 
 
