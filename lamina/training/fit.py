@@ -1,8 +1,8 @@
 """Fitting: epochs of training steps with validation, checkpoints, progress and Ctrl-C."""
 
-from __future__ import math
-import annotations
+from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
