@@ -60,9 +60,11 @@ PROCESSOR = replace(
     threads=2,
 )
 
+SGD = lm.SGD(0.1)
 
-def trained(*widths, batch=64):
-    return classifier(*widths).plan(batch, lm.CrossEntropy(), lm.SGD(0.1)).program
+
+def trained(*widths, batch=64, optimizer=SGD):
+    return classifier(*widths).plan(batch, lm.CrossEntropy(), optimizer).program
 
 
 def convolution(size=3, stride=1, *, extent=8, channels=(4, 5)):
@@ -269,7 +271,8 @@ def functions_of(calls):
 
 
 def test_steps_of_equal_blocks_share_their_functions():
-    few, many = (trained(64, *[64] * n, 10, batch=32) for n in (4, 12))
+    how = {"batch": 32, "optimizer": lm.Adam(1e-3)}
+    few, many = (trained(64, *[64] * n, 10, **how) for n in (4, 12))
     written = [write_llvm(program, HOST) for program in (few, many)]
     assert len(many.steps) >= 2 * len(few.steps)
     assert len(functions_of(written[0].calls)) == len(functions_of(written[1].calls))
