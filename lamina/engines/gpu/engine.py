@@ -131,12 +131,10 @@ class GpuEngine:
 
     def _require_dtypes(self, dtypes: Iterable[DType]) -> None:
         if not self._driver.traits.has_float64 and float64 in dtypes:
+            device = self.device.description
             raise EngineError(
                 "this device cannot compute with float64",
-                facts=(
-                    ("expected", "float32, or a device that has float64"),
-                    ("found", self.device.description),
-                ),
+                facts=(("expected", "float32, or a device that has float64"), ("found", device)),
                 where=self.device.engine,
                 advice="Make the model with dtype='float32', or use the cpu engine.",
             )
