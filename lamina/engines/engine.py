@@ -261,8 +261,8 @@ class Executable(Protocol):
 
         It is called before anything else is run. Signals are not handled before.
         """
-        found = self.run_many(resident, rows, recorded)
-        return lambda: found
+        outputs = self.run_many(resident, rows, recorded)
+        return lambda: outputs
 
     def output(self, name: str) -> Array:
         """A copy of an output. This executable did the arena's last run; waits for its end."""

@@ -43,8 +43,8 @@ def available_bytes() -> int | None:
     if os.name == "nt":
         return _windows_memory()[1]
     limits = (_meminfo_available(), _rest_of_addresses(), *_control_groups())
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else physical_bytes()
+    present = [limit for limit in limits if limit is not None]
+    return min(present) if present else physical_bytes()
 
 
 def _meminfo_available() -> int | None:

@@ -28,7 +28,7 @@ def use(monkeypatch, counts):
     made = []
 
     def forget():
-        for one in (calls.cuda, devices._found, cuda_engine._opened, build._known):
+        for one in (calls.cuda, devices._found, cuda_engine._opened, build._architectures):
             one.cache_clear()
 
     def use(*described, order=None):

@@ -196,8 +196,8 @@ def _load(code: bytes, exported: tuple[str, ...]) -> Library:
 
 
 def _unload(number: int) -> None:
-    found = _loaded.pop(number, None)
-    if found is not None:
-        linker, tracker, _ = found
+    loaded = _loaded.pop(number, None)
+    if loaded is not None:
+        linker, tracker, _ = loaded
         tracker.close()
         linker.close()

@@ -35,7 +35,7 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
     Each kernel is a program of its own. So NVRTC compiles several at a time, in threads of its
     callers, and the cache has the kernels of other texts, too.
     """
-    architecture = architecture_of(capability, _known(api))
+    architecture = architecture_of(capability, _architectures(api))
     version = ".".join(map(str, api.nvrtc.nvrtcVersion()))
     texts = programs_of(text)
     keys = {
@@ -82,7 +82,7 @@ def programs_of(text: str) -> dict[str, str]:
     }
 
 
-def architecture_of(capability: tuple[int, int], known: tuple[int, ...]) -> str:
+def architecture_of(capability: tuple[int, int], architectures: tuple[int, ...]) -> str:
     """The architecture for which a device's kernels are compiled, among those that NVRTC knows.
 
     Machine code runs on devices of the same major version and a later minor version. For others
@@ -92,14 +92,14 @@ def architecture_of(capability: tuple[int, int], known: tuple[int, ...]) -> str:
         `"sm_86"`, for machine code; `"compute_121"`, for PTX.
     """
     major, minor = capability
-    if capability == (9, 0) and 90 in known:
+    if capability == (9, 0) and 90 in architectures:
         return "sm_90a"
-    same = [one for one in known if one // 10 == major and one % 10 <= minor]
-    return f"sm_{max(same)}" if same else f"compute_{max(known)}"
+    same = [one for one in architectures if one // 10 == major and one % 10 <= minor]
+    return f"sm_{max(same)}" if same else f"compute_{max(architectures)}"
 
 
 @cache
-def _known(api: Cuda) -> tuple[int, ...]:
+def _architectures(api: Cuda) -> tuple[int, ...]:
     """The capabilities that NVRTC knows."""
     try:
         return tuple(api.nvrtc.nvrtcGetSupportedArchs())

@@ -63,8 +63,8 @@ _RESTART = (
 class _Buffer:
     """Memory on the device: an allocation, or a range of a whole one; `released` frees it, once."""
 
-    def __init__(self, address: int, whole: _Buffer | None) -> None:
-        self.address, self.whole = address, whole
+    def __init__(self, address: int, allocation: _Buffer | None) -> None:
+        self.address, self.allocation = address, allocation
         self.released: Callable[[], object] = lambda: None
 
 

@@ -32,8 +32,8 @@ def open_device(name: str) -> CudaDriver:
 
 
 @cache
-def _opened(found: Found) -> CudaDriver:
-    return CudaDriver(cuda(), found)
+def _opened(device: Found) -> CudaDriver:
+    return CudaDriver(cuda(), device)
 
 
 # Without it, threads that call at the same time would get different drivers.

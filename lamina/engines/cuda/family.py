@@ -62,8 +62,8 @@ class CudaFamily(GpuFamily):
 
     def candidates(self, program: Program) -> Sequence[StepSchedule]:
         (step,) = program.steps
-        own, library = super().candidates(program), self.library(step)
-        return [*library, *own] if is_large(step) else [*own, *library]
+        generated, library = super().candidates(program), self.library(step)
+        return [*library, *generated] if is_large(step) else [*generated, *library]
 
     def library(self, step: Step) -> tuple[LibrarySchedule, ...]:
         """The schedules of a step by cuBLASLt: alone, or with a kernel for the epilogue.

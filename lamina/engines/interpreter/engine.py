@@ -107,7 +107,7 @@ class InterpretedProgram(Executable):
                     self._order += ((one, {repeat.axis: iteration}) for one in inner)
         self._memories = memories
         self._inputs = program.of_kind("input")
-        self._own: dict[str, Array] = {
+        self._arrays: dict[str, Array] = {
             name: np.ravel(value) for name, value in program.constants.items()
         }
         self._seconds = np.zeros(len(program.steps))
@@ -118,7 +118,7 @@ class InterpretedProgram(Executable):
         self._block = block
         for name, start in self._program.plan.positions().items():
             buffer = self._program.buffers[name]
-            self._own[name] = block[start : start + buffer.bytes].view(buffer.dtype.numpy)
+            self._arrays[name] = block[start : start + buffer.bytes].view(buffer.dtype.numpy)
         self._last: dict[str, Array] = {}
 
     def run(self, inputs: Sequence[Array]) -> None:
@@ -130,7 +130,7 @@ class InterpretedProgram(Executable):
         if self._poison:
             self._block.fill(POISON)
             generator = np.random.default_rng(0)
-        flat = dict(self._own)
+        flat = dict(self._arrays)
         for buffer, array in zip(self._inputs, inputs, strict=True):
             flat[buffer.name] = array.reshape(-1)
         for kind in ("parameter", "state"):
@@ -163,5 +163,5 @@ class InterpretedProgram(Executable):
 
     def release(self) -> None:
         self._arena.leave(self)
-        self._own, self._last, self._block = {}, {}, np.zeros(0, np.uint8)
+        self._arrays, self._last, self._block = {}, {}, np.zeros(0, np.uint8)
         self._memories: Mapping[str, Memory] = {}

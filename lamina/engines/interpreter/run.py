@@ -266,7 +266,7 @@ class _Points:
         self.buffers = buffers
         self.locals = dict(locals_)
         self._number = {axis: number for number, axis in enumerate(axes)}
-        self._known: dict[Scalar, Array] = {}
+        self._values: dict[Scalar, Array] = {}
 
     def everywhere(self, scalar: Scalar) -> Array:
         """The scalar at every point, in the full shape of the space."""
@@ -277,10 +277,10 @@ class _Points:
 
     def value(self, scalar: Scalar) -> Array:
         """The scalar at every point, of extent 1 along axes on which it does not depend."""
-        if scalar not in self._known:
-            for inner in postorder(scalar, without=self._known):
-                self._known[inner] = np.asarray(self._computed(inner))
-        return self._known[scalar]
+        if scalar not in self._values:
+            for inner in postorder(scalar, without=self._values):
+                self._values[inner] = np.asarray(self._computed(inner))
+        return self._values[scalar]
 
     def _computed(self, scalar: Scalar) -> Array:
         if isinstance(scalar, Literal):

@@ -48,12 +48,12 @@ def open_device(name: str) -> OpenClDriver:
 
 
 @cache
-def _opened(found: Found) -> OpenClDriver:
+def _opened(device: Found) -> OpenClDriver:
     # `chosen` returns no device without a handle, and `open_device` one with a verdict.
-    assert found.handle is not None
-    verdict = verdict_of(found.handle)
+    assert device.handle is not None
+    verdict = verdict_of(device.handle)
     assert verdict is not None
-    return OpenClDriver(found, verdict)
+    return OpenClDriver(device, verdict)
 
 
 # Without it, threads that call at the same time would get different drivers.

@@ -75,7 +75,7 @@ SHORT_LOOPS = Fault(
 )
 
 # The verdicts that this process knows.
-_known: dict[cl.Device, Verdict] = {}
+_verdicts: dict[cl.Device, Verdict] = {}
 
 
 def identity_of(handle: cl.Device) -> tuple[str, ...]:
@@ -90,17 +90,17 @@ def identity_of(handle: cl.Device) -> tuple[str, ...]:
 
 def verdict_of(handle: cl.Device) -> Verdict | None:
     """The verdict on a device, from this process or from the disk; None if there is none."""
-    if handle not in _known:
+    if handle not in _verdicts:
         entry = find(_key_of(handle)) if SOURCES.checksum else None
         if entry is None:
             return None
-        _known[handle] = Verdict(tuple(Fault(*row) for row in json.loads(entry)))
-    return _known[handle]
+        _verdicts[handle] = Verdict(tuple(Fault(*row) for row in json.loads(entry)))
+    return _verdicts[handle]
 
 
 def remember(handle: cl.Device, verdict: Verdict, *, on_disk: bool) -> None:
     """Remembers a verdict in this process, and on disk for later ones."""
-    _known[handle] = verdict
+    _verdicts[handle] = verdict
     if on_disk and SOURCES.checksum and SOURCES.are_unchanged:
         rows = [(fault.what, fault.workaround) for fault in verdict.faults]
         keep(_key_of(handle), json.dumps(rows).encode())

@@ -53,7 +53,7 @@ def found(opencl_name):
 def first_use(monkeypatch):
     """No device was tested or opened before. Returns what is kept on disk."""
     disk = {}
-    monkeypatch.setattr(verdicts, "_known", {})
+    monkeypatch.setattr(verdicts, "_verdicts", {})
     monkeypatch.setattr(verdicts, "find", disk.get)
     monkeypatch.setattr(verdicts, "keep", disk.__setitem__)
     monkeypatch.setattr(engine_module, "_opened", cache(engine_module._opened.__wrapped__))
@@ -228,7 +228,7 @@ def test_the_test_runs_once_and_its_verdict_stays_on_disk(first_use, opencl_name
     assert len(first_use) == 1
     assert _state(opencl_name) == "passed"
     # As in another process.
-    verdicts._known.clear()
+    verdicts._verdicts.clear()
     engine_module._opened.cache_clear()
     monkeypatch.setattr(selftest, "run_selftest", _never)
     assert _state(opencl_name) == "passed"
@@ -261,7 +261,7 @@ def test_a_device_that_fails_is_refused_with_the_fault_and_the_remedy(
         "Until then take another device, or the cpu engine.",
     ):
         assert part in text
-    verdicts._known.clear()
+    verdicts._verdicts.clear()
     (listed,) = [device for device in devices() if device.engine == opencl_name]
     assert listed.self_test == "failed"
     assert listed.problem.startswith("the self-test found faults of its driver: private arrays")
@@ -278,7 +278,7 @@ def test_a_driver_that_fails_in_the_test_is_tested_again_by_the_next_process(
         in error_text(EngineError, lambda: open_engine(opencl_name))
     )
     assert first_use == {}
-    verdicts._known.clear()
+    verdicts._verdicts.clear()
     assert _state(opencl_name) == "not run yet"
 
 
@@ -309,9 +309,9 @@ def test_a_verdict_holds_for_one_device_one_driver_and_these_sources(first_use, 
     assert [fault.what for fault in verdict.refused] == ["barriers are wrong"]
     assert verdict_of(other) is None
     # As in a process with other sources.
-    verdicts._known.clear()
+    verdicts._verdicts.clear()
     assert verdict_of(handle) == verdict
-    verdicts._known.clear()
+    verdicts._verdicts.clear()
     monkeypatch.setattr(verdicts.SOURCES, "checksum", "another")
     assert verdict_of(handle) is None
 

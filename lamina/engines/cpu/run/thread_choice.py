@@ -53,7 +53,7 @@ class _Candidate:
         self.ticks = 0.0
 
     @property
-    def known(self) -> bool:
+    def has_runs(self) -> bool:
         return self._runs > 0.0
 
     def usual(self) -> float:
@@ -65,7 +65,7 @@ class _Candidate:
         return self.usual() + self._rare / self._runs
 
     def record(self, ticks: int, runs: int) -> None:
-        usual = min(ticks, _RARE * runs * self.usual()) if self.known else ticks
+        usual = min(ticks, _RARE * runs * self.usual()) if self.has_runs else ticks
         decay = self._decay_factor(usual, runs, USUAL_SECONDS, USUAL_RUNS)
         self._usual = self._usual * decay + usual
         self._usual_runs = self._usual_runs * decay + runs
@@ -169,11 +169,11 @@ class ThreadChoice:
         if current.ticks < TRIAL_SECONDS * self._second:
             return
         is_long = not self.alone and current.mean() > LONG_SECONDS * self._second
-        if other.known and other.mean() < current.mean():
+        if other.has_runs and other.mean() < current.mean():
             self._budget = FIRST_BUDGET
         elif is_long:
             return
-        elif other.known:
+        elif other.has_runs:
             # The ticks that a trial of the other candidate will lose.
             runs = max(_BAD_TRIAL_SECONDS * self._second / other.mean(), _BAD_TRIAL_RUNS)
             cost = min((other.mean() - current.mean()) * runs, self._most_lost(current))

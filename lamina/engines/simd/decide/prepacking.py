@@ -114,4 +114,4 @@ def _together(
     if shared and (len(same) > 1 or hoisted or first in required):
         return [packing(same, before, iteration)]
     alone = ((number, program.repeated(number)) for number in same if number in required)
-    return [packing([number], number, own.axis if own else None) for number, own in alone]
+    return [packing([number], number, one.axis if one else None) for number, one in alone]

@@ -55,7 +55,7 @@ class _Deciding:
     signatures: Signatures
     # By steps without names, whether their right operands may be prepacked, and whether an operand
     # is rounded.
-    known: dict[tuple[Step, bool, bool], StepSchedule] = field(default_factory=dict[Any, Any])
+    schedules: dict[tuple[Step, bool, bool], StepSchedule] = field(default_factory=dict[Any, Any])
 
     def schedule(self) -> ProgramSchedule:
         program, steps = self.program, self.program.steps
@@ -116,15 +116,15 @@ class _Deciding:
             for scalar in postorder(named.left, named.right)
         )
         key = step, prepacked, rounded
-        if key not in self.known:
+        if key not in self.schedules:
             # The targets of processors form no chains.
             assert not isinstance(step, Chain)
-            self.known[key] = (
+            self.schedules[key] = (
                 schedule_contraction(step, self.processor, prepacked=prepacked, rounded=rounded)
                 if isinstance(step, Contraction)
                 else schedule_loop(step, self.processor)
             )
-        return self.known[key]
+        return self.schedules[key]
 
 
 # Workers ------------------------------------------------------------------------------------------

@@ -369,11 +369,11 @@ class ProgramSchedule:
 
     def column_sums(self) -> dict[int, list[int]]:
         """The numbers of steps with fused column sums, each with the numbers of their loops."""
-        found: dict[int, list[int]] = {}
+        loops: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             if isinstance(step, FusedSum):
-                found.setdefault(step.carrier, []).append(number)
-        return found
+                loops.setdefault(step.carrier, []).append(number)
+        return loops
 
     def text(self, number: int) -> str:
         """The decisions on one step, one a line."""

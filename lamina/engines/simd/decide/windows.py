@@ -206,8 +206,8 @@ def _col2im(step: Contraction) -> Windowed | None:
 
 
 def _is_half(view: Scalar) -> bool:
-    found = stored(view)
-    return found is not None and any(one.is_float and one.itemsize == 2 for one in found.dtypes)
+    load = stored(view)
+    return load is not None and any(one.is_float and one.itemsize == 2 for one in load.dtypes)
 
 
 def filtering_of(windowed: Windowed) -> Filtering:

@@ -120,22 +120,22 @@ class Chunks:
     Attributes:
         block: the rows of tiles of a chunk.
         images: the outer positions of a chunk.
-        whole: the number of whole blocks of an outer position.
+        full: the number of full blocks of an outer position.
         rest: the rows of its last, shorter block; 0 if there is none.
     """
 
     block: int
     images: int
-    whole: int
+    full: int
     rest: int
 
     @property
     def each(self) -> int:
         """The number of blocks of an outer position."""
-        return self.whole + bool(self.rest)
+        return self.full + bool(self.rest)
 
     def sizes(self) -> list[tuple[str, int, str]]:
-        """The sizes of chunks: (name, rows, comparison of the block's number with `whole`)."""
+        """The sizes of chunks: (name, rows, comparison of the block's number with `full`)."""
         sizes = [("whole", self.block, "slt"), ("rest", self.rest, "eq")]
         return [one for one in sizes if one[1]]
 
@@ -183,9 +183,9 @@ def winograd_choices(windowed: Windowed, panels: Panels, processor: Processor) -
     return WindowChoices(tile_m, block, images, 1, partial_sums, *sums, amx=False)
 
 
-def divisor_near(number: int, wanted: int) -> int:
-    """The largest divisor of `number` that is at most `wanted`, or 1."""
-    return max(one for one in range(1, max(wanted, 1) + 1) if number % one == 0)
+def divisor_near(number: int, target: int) -> int:
+    """The largest divisor of `number` that is at most `target`, or 1."""
+    return max(one for one in range(1, max(target, 1) + 1) if number % one == 0)
 
 
 def winograd_works(

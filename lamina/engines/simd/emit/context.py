@@ -91,8 +91,8 @@ class Context:
 
     def need_shared(self, size: int) -> None:
         """Requests `size` bytes that all threads share."""
-        known = self.buffers[self.SHARED].bytes if self.SHARED in self.buffers else 0
-        self.need_buffer(self.SHARED, [max(known, size)], uint8)
+        reserved = self.buffers[self.SHARED].bytes if self.SHARED in self.buffers else 0
+        self.need_buffer(self.SHARED, [max(reserved, size)], uint8)
 
     def address(self, code: Builder, name: str) -> Value:
         """The address of a buffer; the function's first parameter is the table."""

@@ -157,7 +157,7 @@ class _Writer:
     addresses: Addresses
     whole_vectors: bool
     # By signature the kernels that were written, and the context with the order of buffers.
-    known: dict[StepSignature, tuple[list[WrittenKernel], Context]] = field(
+    kernels: dict[StepSignature, tuple[list[WrittenKernel], Context]] = field(
         default_factory=dict[Any, Any]
     )
 
@@ -260,7 +260,7 @@ class _Writer:
         writes the kernels of a new signature's steps.
         """
         written, (signature, used) = self.written, signed
-        if signature not in self.known:
+        if signature not in self.kernels:
             buffers = {buffer.name: buffer for buffer in signature.buffers}
             if prepacked is not None:
                 buffers[PackedRight.buffer] = _PACKED
@@ -269,8 +269,8 @@ class _Writer:
                 iteration=signature.iteration,
                 whole_vectors=self.whole_vectors,
             )
-            self.known[signature] = write(context, signature.steps), context
-        kernels, context = self.known[signature]
+            self.kernels[signature] = write(context, signature.steps), context
+        kernels, context = self.kernels[signature]
         section = len(written.sections)
         names = [*used, *([prepacked.name] if prepacked is not None else ())]
         for requested in context.requested:

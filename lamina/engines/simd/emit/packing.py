@@ -378,5 +378,5 @@ def panel_address(
     context: Context, code: Builder, packed: PackedRight, number: Value, kind: str
 ) -> Value:
     """The address of a panel of a prepacked operand; panels are numbered over the whole batch."""
-    whole = context.address(code, packed.buffer)
-    return code.offset(whole, number * packed.panel_size, kind)
+    base = context.address(code, packed.buffer)
+    return code.offset(base, number * packed.panel_size, kind)

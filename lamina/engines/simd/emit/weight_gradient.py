@@ -113,11 +113,11 @@ class WeightGradient(WindowWriter):
         with code.loop(begin, stop) as loop:
             outer = loop.index * self._schedule.images
             further = (n_start, low, high, sums)
-            with code.loop(0, self._chunks.whole) as inside:
+            with code.loop(0, self._chunks.full) as inside:
                 start = inside.index * self._schedule.block
                 self._call(code, f"{kind}_whole", batch, outer, start, *further)
             if self._chunks.rest:
-                start = self._chunks.whole * self._schedule.block
+                start = self._chunks.full * self._schedule.block
                 self._call(code, f"{kind}_rest", batch, outer, start, *further)
         if self._schedule.partial_sums == 1:
             self._store_rows(code, kind, panel, sums, first, end)

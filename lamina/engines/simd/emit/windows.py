@@ -99,7 +99,7 @@ class WindowWriter(ABC):
         chunks = self._chunks
         outer, start = group * chunks.images, number * chunks.block
         for label, _, condition in chunks.sizes():
-            with code.when(code.compare(condition, number, chunks.whole)):
+            with code.when(code.compare(condition, number, chunks.full)):
                 yield label, outer, start
 
     def _kernel(self, name: str) -> WrittenKernel:
@@ -140,8 +140,8 @@ class WindowWriter(ABC):
         """Copies the images of a block for outer positions, one after the other."""
         with points.loop(self._outer, start=outer, stop=end) as loop:
             past = (loop.index - outer) * self._image.size(block)
-            own = points.code.offset(target, past, self._of_left)
-            self._copy_image(points, block, first, own)
+            image = points.code.offset(target, past, self._of_left)
+            self._copy_image(points, block, first, image)
 
     def _fill_with_zeros(self, code: Builder, start: Value, count: int, lanes: int) -> None:
         """Stores zeros from an address on, in vectors."""
