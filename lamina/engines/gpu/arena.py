@@ -147,7 +147,7 @@ class ArenaLayout:
 
     Attributes:
         blocks: the bytes of each block.
-        locations: of each buffer that has elements, of each workspace and of each upload buffer.
+        locations: the locations of buffers with elements, workspaces and upload buffers.
     """
 
     blocks: tuple[int, ...]
@@ -171,20 +171,20 @@ def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaL
         return len(blocks) - 1, start
 
     planned = [begin(size) if size else (0, 0) for size in program.plan.blocks]
-    found: dict[str, Location] = {}
-    for one in program.plan.allocations:
-        block, start = planned[one.block]
-        found[one.buffer] = block, start + one.offset, program.buffers[one.buffer].bytes
+    locations: dict[str, Location] = {}
+    for slot in program.plan.allocations:
+        block, start = planned[slot.block]
+        locations[slot.buffer] = block, start + slot.offset, program.buffers[slot.buffer].bytes
     for buffer in program.of_kind("input"):
         if buffer.bytes:
-            found[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
+            locations[buffer.name] = (*begin(buffer.bytes), buffer.bytes)
     for name, size in upload_buffers(program, traits).items():
-        found[name] = (*begin(size), size)
+        locations[name] = (*begin(size), size)
     spaces = [begin(size) if size else (0, 0) for size in launches.workspace_blocks]
-    for name, one in launches.workspaces.items():
-        block, start = spaces[one.block]
-        found[name] = block, start + one.offset, one.bytes
-    return ArenaLayout(tuple(blocks), {name: one for name, one in found.items() if one[2]})
+    for name, workspace in launches.workspaces.items():
+        block, start = spaces[workspace.block]
+        locations[name] = block, start + workspace.offset, workspace.bytes
+    return ArenaLayout(tuple(blocks), {name: one for name, one in locations.items() if one[2]})
 
 
 def upload_buffers(program: Program, traits: Traits) -> Mapping[str, int]:

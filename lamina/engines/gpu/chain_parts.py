@@ -35,7 +35,7 @@ from lamina.program.steps import Chain
 
 # The most multiplications, or instructions on matrices, along K that are written out.
 _UNROLLED = 4
-# The products or sums of the work item's block: those of each row one after the other, in vectors.
+# The products or sums of the work item's block: row after row, in vectors.
 Totals = Sequence[Value]
 # A tile in local memory, as it is multiplied.
 Tile = TypeVar("Tile", TileOperand, MatrixOperand)
@@ -67,7 +67,7 @@ class Column:
         in_tile: its location in the tile.
         k: its location along K, with the lanes' axis.
         is_inside: whether it is before the end; None if all are.
-        number, lane: of the vector of the block, and of its lane if it is a single column.
+        number, lane: the number of the block's vector, and its lane if it is a single column.
     """
 
     in_tile: Index
@@ -210,9 +210,9 @@ class Parts(ABC, Generic[Tile, Place]):
         (k,), side, rows = self._grid.chain.k, self.sums[number], self.rows
         extent, kept = self._decided.tile_k, self._weights[number]
         right = self._copied(side, k, extent, axis_index(self._grid.k_tiles))
-        for row, own in enumerate(weights):
+        for row, row_weights in enumerate(weights):
             outer = rows.in_tile(row // rows.width) + row % rows.width
-            for column, value in zip(columns, own, strict=True):
+            for column, value in zip(columns, row_weights, strict=True):
                 kept.put(value, outer, column.in_tile)
         self._code.barrier()
         return self._multiplied(kept, right, extent, side, totals)

@@ -26,8 +26,8 @@ class Rows:
     """The running values of a row.
 
     Attributes:
-        maximum: its value is computed from the products alone.
-        sums: their values are multiples of `exp(x - shift)`.
+        maximum: the maximum, computed from the products alone.
+        sums: the sums whose values are multiples of `exp(x - shift)`.
         shift: the maximum, or 0 if it is -infinity.
     """
 
@@ -43,38 +43,38 @@ def single_chain(chain: Chain) -> Chain:
     """
     groups = {name: flattened(getattr(chain, name), name) for name in ("batch", "m", "k")}
     replaced: dict[Axis, Index] = {}
-    for _, own in groups.values():
-        replaced |= own
+    for _, indices in groups.values():
+        replaced |= indices
     products: list[InnerProduct] = []
-    for one in chain.products:
-        axis, own = flattened(one.axes, "d")
-        change = Rewrite(own)
-        left, right = change.scalar(one.left), change.scalar(one.right)
-        products.append(replace(one, axes=(axis,), left=left, right=right))
+    for product in chain.products:
+        axis, indices = flattened(product.axes, "d")
+        change = Rewrite(indices)
+        left, right = change.scalar(product.left), change.scalar(product.right)
+        products.append(replace(product, axes=(axis,), left=left, right=right))
     sums: list[WeightedSum] = []
-    for one in chain.sums:
-        axis, own = flattened(one.n, "n")
-        change = Rewrite(own)
-        right, stores = change.scalar(one.right), change.records(one.stores)
-        sums.append(replace(one, n=(axis,), right=right, stores=stores))
+    for total in chain.sums:
+        axis, indices = flattened(total.n, "n")
+        change = Rewrite(indices)
+        right, stores = change.scalar(total.right), change.records(total.stores)
+        sums.append(replace(total, n=(axis,), right=right, stores=stores))
     single = {name: (axis,) for name, (axis, _) in groups.items()}
     k = single["k"]
     reductions = (replace(one, axes=k if one.axes else ()) for one in chain.reductions)
-    found = replace(
+    flat_chain = replace(
         chain, products=tuple(products), sums=tuple(sums), reductions=tuple(reductions), **single
     )
-    return _without_row_values(Rewrite(replaced).record(found))
+    return _without_row_values(Rewrite(replaced).record(flat_chain))
 
 
 def _without_row_values(chain: Chain) -> Chain:
     values: dict[str, Scalar] = {}
     kept: list[Reduce] = []
-    for one in chain.reductions:
-        value = Rewrite(locals=values).scalar(one.value)
-        if one.axes:
-            kept.append(replace(one, value=value))
+    for reduction in chain.reductions:
+        value = Rewrite(locals=values).scalar(reduction.value)
+        if reduction.axes:
+            kept.append(replace(reduction, value=value))
         else:
-            values[one.local] = value
+            values[reduction.local] = value
     return Rewrite(locals=values).record(replace(chain, reductions=tuple(kept)))
 
 
@@ -132,12 +132,12 @@ def _is_number(value: Scalar, number: float) -> bool:
 def columns_of(chain: Chain, tile_m: int, tile_k: int, tiles: Axis) -> tuple[Index, Index | None]:
     """The tiles of columns that matter to a tile of rows: the first one, and the end.
 
-    Of causal attention those before or after the diagonal do not matter. `tiles` counts the tiles
-    of rows. None: up to the last one.
+    In causal attention, columns on one side of the diagonal do not matter. `tiles` counts the
+    tiles of rows. None: up to the last one.
     """
     needed = [_needed(one.weight, 0) for one in chain.sums]
-    for one in chain.reductions:
-        needed.append(_needed(one.value, 0 if one.combine == "sum" else -math.inf))
+    for reduction in chain.reductions:
+        needed.append(_needed(reduction.value, 0 if reduction.combine == "sum" else -math.inf))
     (m,), (k,) = chain.m, chain.k
     first, after = Index(), None
     for condition in needed[0].intersection(*needed[1:]):
@@ -148,12 +148,12 @@ def columns_of(chain: Chain, tile_m: int, tile_k: int, tiles: Axis) -> tuple[Ind
         rows = Index(0, ((tiles, tile_m),))
         if steps == {m: 1, k: -1}:
             # k <= m + constant, at the last row.
-            found = (rows + (tile_m - 1 + distance.constant + tile_k)) // tile_k
-            after = found if found.bounds[0] >= 0 else after
+            end = (rows + (tile_m - 1 + distance.constant + tile_k)) // tile_k
+            after = end if end.bounds[0] >= 0 else after
         elif steps == {m: -1, k: 1}:
             # k >= m - constant, at the first row.
-            found = rows - distance.constant
-            first = found // tile_k if found.bounds[0] >= 0 else first
+            begin = rows - distance.constant
+            first = begin // tile_k if begin.bounds[0] >= 0 else first
     return first, after
 
 
@@ -192,13 +192,13 @@ def _distance(condition: Scalar) -> Index | None:
     left, right = map(_position, condition.operands)
     if left is None or right is None:
         return None
-    found: Mapping[str, Index] = {
+    distances: Mapping[str, Index] = {
         "greater_equal": left - right,
         "greater": left - right - 1,
         "less_equal": right - left,
         "less": right - left - 1,
     }
-    return found.get(condition.primitive)
+    return distances.get(condition.primitive)
 
 
 def _position(value: Scalar) -> Index | None:

@@ -165,14 +165,14 @@ class _Chain:
                 for number in range(len(parts.sums))
             ]
         totals: list[Sequence[Value]] = []
-        for number, (side, own) in enumerate(zip(parts.sums, carried.totals, strict=True)):
+        for number, (side, values) in enumerate(zip(parts.sums, carried.totals, strict=True)):
             if scales is not None:
                 vectors = side.block // side.width
-                own = [
+                values = [
                     total * code.splat(scales[place // vectors], total.type.lanes)
-                    for place, total in enumerate(own)
+                    for place, total in enumerate(values)
                 ]
-            totals.append(parts.summed(number, weights[number], self._columns, own))
+            totals.append(parts.summed(number, weights[number], self._columns, values))
         return _Carried(largest, sums, totals)
 
     def _columns_of_block(self, bound: ExitStack) -> Iterator[Column]:
@@ -214,16 +214,16 @@ class _Chain:
 
     def _at_points(self, scalar: Scalar, beyond: float, locals_: RowLocals) -> list[list[Value]]:
         """The scalar at each row and column; columns beyond the end have another value."""
-        found: list[list[Value]] = []
-        for index, own, products in zip(self._m_indices, locals_, self._products, strict=True):
-            found.append([])
+        rows: list[list[Value]] = []
+        for m, row_locals, products in zip(self._m_indices, locals_, self._products, strict=True):
+            rows.append([])
             for column, names in zip(self._columns, products, strict=True):
-                axes = {self._m: index, self._k: column.k, self._batch.axis: self._batch.first}
-                value = self._points.vector(Rewrite(axes, {**names, **own}).scalar(scalar))
+                axes = {self._m: m, self._k: column.k, self._batch.axis: self._batch.first}
+                value = self._points.vector(Rewrite(axes, {**names, **row_locals}).scalar(scalar))
                 if column.is_inside is not None:
                     value = self._code.select(column.is_inside, value, beyond)
-                found[-1].append(value)
-        return found
+                rows[-1].append(value)
+        return rows
 
     def _combined(self, combine: str, values: Sequence[Value]) -> Value:
         """All lanes of some values combined, in order."""
@@ -233,8 +233,8 @@ class _Chain:
             for value in values
             for lane in range(value.type.lanes or 1)
         ]
-        for one in others:
-            total = EMITTERS[combine](code, self._dtype, total, one)
+        for other in others:
+            total = EMITTERS[combine](code, self._dtype, total, other)
         return total
 
     def _shared(self, combine: str, values: Sequence[Value]) -> list[Value]:
@@ -245,7 +245,7 @@ class _Chain:
             at = points.indices(parts.position * tile_m + self._row_in_tile(row)).start
             code.store(value, code.offset(self._exchanged, at, element_))
         code.barrier()
-        found: list[Value] = []
+        combined: list[Value] = []
         for row in range(len(values)):
             start = points.indices(self._row_in_tile(row)).start
             at = code.offset(self._exchanged, start, element_)
@@ -253,8 +253,8 @@ class _Chain:
                 code.load(code.offset(at, number * tile_m, element_), parts.type)
                 for number in range(parts.columns.items)
             ]
-            found.append(self._combined(combine, shares))
-        return found
+            combined.append(self._combined(combine, shares))
+        return combined
 
     def _advanced(
         self, largest: Sequence[Value]
@@ -262,15 +262,15 @@ class _Chain:
         """The largest values so far, the factors of earlier sums, and the locals of each row."""
         rows, points = self._rows, self._points
         assert rows is not None
-        name, dtype = rows.maximum.local, rows.maximum.dtype
+        name, dtype, maximum = rows.maximum.local, rows.maximum.dtype, EMITTERS["maximum"]
         values = self._at_points(rows.maximum.value, -math.inf, self._no_locals)
-        own = self._shared("maximum", [self._combined("maximum", one) for one in values])
-        found = [
-            EMITTERS["maximum"](self._code, dtype, *pair) for pair in zip(largest, own, strict=True)
+        tile_largest = self._shared("maximum", [self._combined("maximum", one) for one in values])
+        new_largest = [
+            maximum(self._code, dtype, *pair) for pair in zip(largest, tile_largest, strict=True)
         ]
         scales: list[Value] = []
         locals_: list[Mapping[str, Scalar]] = []
-        for before, now in zip(largest, found, strict=True):
+        for before, now in zip(largest, new_largest, strict=True):
             old, new = self._local(before, name), self._local(now, name)
             shift = Rewrite(locals={name: new}).scalar(rows.shift)
             factor = Apply("exp", (Apply("subtract", (old, shift), dtype),), dtype)
@@ -279,7 +279,7 @@ class _Chain:
             scale = Apply("select", (fresh, Literal(1.0, dtype), factor), dtype)
             scales.append(points.value(scale))
             locals_.append({name: new})
-        return found, scales, locals_
+        return new_largest, scales, locals_
 
     def _added(
         self, one: Reduce, scales: Sequence[Value], totals: Sequence[Value], locals_: RowLocals
@@ -298,24 +298,24 @@ class _Chain:
         locals_: list[dict[str, Scalar]] = [{} for _ in range(parts.rows.block)]
         if self._rows is not None:
             name = self._rows.maximum.local
-            for own, value in zip(locals_, carried.largest, strict=True):
-                own[name] = self._local(value, name)
-            for one, values in zip(self._rows.sums, carried.sums, strict=True):
+            for row_locals, value in zip(locals_, carried.largest, strict=True):
+                row_locals[name] = self._local(value, name)
+            for reduction, values in zip(self._rows.sums, carried.sums, strict=True):
                 # All items are done with what was exchanged before.
                 code.barrier()
-                for own, value in zip(locals_, self._shared("add", values), strict=True):
-                    own[one.local] = self._local(value, one.local)
+                for row_locals, value in zip(locals_, self._shared("add", values), strict=True):
+                    row_locals[reduction.local] = self._local(value, reduction.local)
         if chain.stores:
             # One of the items that share rows stores what belongs to them.
             is_first = points.indices(parts.position).start.equals(0)
             with code.when(is_first) as before, points.inside(before):
                 self._store_rows(locals_)
-        for one, side, own in zip(chain.sums, parts.sums, carried.totals, strict=True):
-            TileResults(points, one, self._batch, parts.rows, side, locals_).write(own)
+        for weighted, side, values in zip(chain.sums, parts.sums, carried.totals, strict=True):
+            TileResults(points, weighted, self._batch, parts.rows, side, locals_).write(values)
 
     def _store_rows(self, locals_: RowLocals) -> None:
         points = self._points
-        for row, own in enumerate(locals_):
+        for row, row_locals in enumerate(locals_):
             location = self._row_in_all(row)
             with ExitStack() as within:
                 if self._parts.rows.is_ragged:
@@ -323,4 +323,4 @@ class _Chain:
                         inside(points, "m_inside", location, self._m.extent)
                     )
                 axes = {self._m: location, self._batch.axis: self._batch.first}
-                points.store_all(Rewrite(axes, own).records(self._chain.stores))
+                points.store_all(Rewrite(axes, row_locals).records(self._chain.stores))

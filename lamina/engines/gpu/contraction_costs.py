@@ -1,7 +1,7 @@
 """The expected time of a contraction on a GPU, for comparing its schedules.
 
-It is in clocks of a compute unit, by the rates of the device (`Rates`). What is written below is
-that of a typical GPU: it needs only rank schedules.
+It is in clocks of a compute unit, by the rates of the device (`Rates`). The figures
+below are a typical GPU's: they need only rank schedules.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ REGISTERS, BUSY_ITEMS = 1 << 16, 256
 
 
 def contraction_cost(
-    one: Product, decided: KernelSchedule | PassesSchedule, traits: Traits
+    gemm: Product, decided: KernelSchedule | PassesSchedule, traits: Traits
 ) -> float:
     """The expected clocks of a schedule."""
     if isinstance(decided, PassesSchedule):
-        (only,) = decided.passes
-        moved = 2 * only.splits * one.element_bytes + one.wasted_bytes[1]
-        moved *= one.batch * one.m * one.n / bytes_in_a_clock(traits)
-        return _kernel_cost(one, only.kernels[0], traits, only.splits) + moved + traits.rates.launch
-    return _kernel_cost(one, decided, traits, 1)
+        (cut,) = decided.passes
+        moved = 2 * cut.splits * gemm.element_bytes + gemm.wasted_bytes[1]
+        moved *= gemm.batch * gemm.m * gemm.n / bytes_in_a_clock(traits)
+        return _kernel_cost(gemm, cut.kernels[0], traits, cut.splits) + moved + traits.rates.launch
+    return _kernel_cost(gemm, decided, traits, 1)
 
 
 def packed_cost(
-    one: Product,
+    gemm: Product,
     operand: str,
-    products: Product,
+    packed: Product,
     decided: KernelSchedule | PassesSchedule,
     traits: Traits,
 ) -> float:
     """The expected clocks of a contraction with a packed operand, its loop and launch included.
 
-    `products` is the contraction that reads the `operand` packed, with the schedule `decided`.
+    `packed` is the contraction that reads the `operand` packed, with the schedule `decided`.
     """
-    side, outer = (one.left, one.m) if operand == "left" else (one.right, one.n)
-    count = one.batch * one.k * outer
+    side, outer = (gemm.left, gemm.m) if operand == "left" else (gemm.right, gemm.n)
+    count = gemm.batch * gemm.k * outer
     written = count * side.loaded_bytes / traits.rates.memory_bytes
     read = count * _moved_bytes(side, along_k=True) / traits.rates.cache_bytes
     packing = (read + 2 * written) / traits.compute_units + traits.rates.launch
-    return packing + contraction_cost(products, decided, traits)
+    return packing + contraction_cost(packed, decided, traits)
 
 
 def bytes_in_a_clock(traits: Traits) -> float:
@@ -76,26 +76,26 @@ def bytes_in_a_clock(traits: Traits) -> float:
     return traits.rates.memory_bytes * traits.compute_units
 
 
-def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: int) -> float:
-    k, rates = max(one.k // splits, 1), traits.rates
+def _kernel_cost(gemm: Product, decided: KernelSchedule, traits: Traits, splits: int) -> float:
+    k, rates = max(gemm.k // splits, 1), traits.rates
     if isinstance(decided, TiledSchedule):
-        return _tiled_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
+        return _tiled_cost(gemm.exchanged if decided.swapped else gemm, decided, traits, splits)
     if isinstance(decided, MatrixSchedule):
-        return _matrix_cost(one.exchanged if decided.swapped else one, decided, traits, splits)
+        return _matrix_cost(gemm.exchanged if decided.swapped else gemm, decided, traits, splits)
     if isinstance(decided, TreeSchedule):
         block, items = (decided.item_m, decided.item_n), decided.items
         lanes, group = decided.lanes, decided.group
     else:
         assert isinstance(decided, ContractionSchedule)
         block, items, lanes, group = (decided.tile_m, decided.tile_n), 1, 1, 64
-    blocks = splits * one.batch * math.ceil(one.m / block[0]) * math.ceil(one.n / block[1])
+    blocks = splits * gemm.batch * math.ceil(gemm.m / block[0]) * math.ceil(gemm.n / block[1])
     loads = sum(block) * k
     arithmetic = block[0] * block[1] * k / rates.lanes
     arithmetic += loads * OPERATIONS_OF_LOAD / lanes / INTEGER_LANES
     along_k = isinstance(decided, TreeSchedule) and decided.along_k
-    bytes_ = block[0] * k * _moved_bytes(one.left, along_k=along_k)
-    bytes_ += block[1] * k * _moved_bytes(one.right, along_k=along_k)
-    sums = block[0] * block[1] * one.element_bytes
+    bytes_ = block[0] * k * _moved_bytes(gemm.left, along_k=along_k)
+    bytes_ += block[1] * k * _moved_bytes(gemm.right, along_k=along_k)
+    sums = block[0] * block[1] * gemm.element_bytes
     # A tree writes each sum, and reads and writes it again on half of the levels' items.
     combined = sums * items * 4 / rates.local_bytes if items > 1 else 0.0
     clocks = max(arithmetic, bytes_ / rates.cache_bytes) + combined + sums / rates.memory_bytes
@@ -109,58 +109,58 @@ def _kernel_cost(one: Product, decided: KernelSchedule, traits: Traits, splits: 
 
 
 def _work(
-    one: Product, decided: TileSchedule, traits: Traits, splits: int
+    gemm: Product, decided: TileSchedule, traits: Traits, splits: int
 ) -> tuple[int, int, int, int]:
     """The stretches, K, and results of a group, and the groups of a compute unit."""
-    stretches = math.ceil(max(one.k // splits, 1) / decided.tile_k)
+    stretches = math.ceil(max(gemm.k // splits, 1) / decided.tile_k)
     results = decided.tile_b * decided.tile_m * decided.tile_n
-    groups = splits * (one.batch // decided.tile_b)
-    groups *= math.ceil(one.m / decided.tile_m) * math.ceil(one.n / decided.tile_n)
+    groups = splits * (gemm.batch // decided.tile_b)
+    groups *= math.ceil(gemm.m / decided.tile_m) * math.ceil(gemm.n / decided.tile_n)
     rounds = math.ceil(groups / traits.compute_units)
     return stretches, stretches * decided.tile_k, results, rounds
 
 
-def _tiled_cost(one: Product, tiled: TiledSchedule, traits: Traits, splits: int) -> float:
-    stretches, padded, results, rounds = _work(one, tiled, traits, splits)
+def _tiled_cost(gemm: Product, tiled: TiledSchedule, traits: Traits, splits: int) -> float:
+    stretches, padded, results, rounds = _work(gemm, tiled, traits, splits)
     rates = traits.rates
     arithmetic = results * padded / rates.lanes
     local = moved = loads = 0.0
     for side, load, tile, item in (
-        (one.left, tiled.left, tiled.tile_m, tiled.item_m),
-        (one.right, tiled.right, tiled.tile_n, tiled.item_n),
+        (gemm.left, tiled.left, tiled.tile_m, tiled.item_m),
+        (gemm.right, tiled.right, tiled.tile_n, tiled.item_n),
     ):
         count = tiled.tile_b * tile * padded
         moved += count * _moved_bytes(side, along_k=load.along_k)
         loads += count / load.lanes
         read = tiled.group * item * padded
-        local += read * (HALF_BYTES if load.is_half else one.element_bytes) / rates.local_bytes
+        local += read * (HALF_BYTES if load.is_half else gemm.element_bytes) / rates.local_bytes
         # Devices with float16 multiply two of them, and add the product to a float32. Other floats
         # of 16 bits are converted first.
         is_multiplied = traits.has_float16 and side.half is not None and side.half.dtype == float16
         if load.is_half and not is_multiplied:
             arithmetic += read / rates.lanes
     arithmetic += loads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    stored = results * _stored_bytes(one, splits) / rates.memory_bytes
+    stored = results * _stored_bytes(gemm, splits) / rates.memory_bytes
     # A wavefront that is not full takes as long as a full one.
     unused = math.ceil(tiled.group / WAVEFRONT) * WAVEFRONT / tiled.group
     busy = max(unused * arithmetic, unused * local, moved / rates.cache_bytes) + stored
-    resident = min(_resident(tiled, one.element_bytes, traits), rounds)
+    resident = min(_resident(tiled, gemm.element_bytes, traits), rounds)
     waiting = (stretches + 1) * LOAD_LATENCY / (resident * (1 + (tiled.buffers > 1)))
     # A group alone uses the lanes of a compute unit only if it has enough work items.
     idle = min(1.0, tiled.group * resident / BUSY_ITEMS)
     return rounds * (busy / idle + waiting)
 
 
-def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: int) -> float:
-    rate = rate_of(one, traits, by_warpgroups=decided.by_warpgroups)
+def _matrix_cost(gemm: Product, decided: MatrixSchedule, traits: Traits, splits: int) -> float:
+    rate = rate_of(gemm, traits, by_warpgroups=decided.by_warpgroups)
     assert rate is not None
-    stretches, padded, results, rounds = _work(one, decided, traits, splits)
+    stretches, padded, results, rounds = _work(gemm, decided, traits, splits)
     rates = traits.rates
     arithmetic = results * padded / rate
     local = moved = loads = 0.0
     for side, load, tile, warps in (
-        (one.left, decided.left, decided.tile_m, decided.warps_n),
-        (one.right, decided.right, decided.tile_n, decided.warps_m),
+        (gemm.left, decided.left, decided.tile_m, decided.warps_n),
+        (gemm.right, decided.right, decided.tile_n, decided.warps_m),
     ):
         count = tile * padded
         moved += count * _moved_bytes(side, along_k=load.along_k)
@@ -169,7 +169,7 @@ def _matrix_cost(one: Product, decided: MatrixSchedule, traits: Traits, splits: 
         readers = math.ceil(warps / 4) if decided.by_warpgroups else warps
         local += count * (readers + 1) * decided.element_bytes / rates.local_bytes
     other = loads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    stored = results * _stored_bytes(one, splits) / rates.memory_bytes
+    stored = results * _stored_bytes(gemm, splits) / rates.memory_bytes
     busy = max(arithmetic, other, local, moved / rates.cache_bytes) + stored
     registers = results // decided.group + 64
     resident = min(rates.resident_items, REGISTERS // registers) // decided.group
@@ -196,15 +196,15 @@ def _resident(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> int:
     return max(min(items // tiled.group, local), 1)
 
 
-def rate_of(one: Product, traits: Traits, *, by_warpgroups: bool = False) -> int | None:
+def rate_of(gemm: Product, traits: Traits, *, by_warpgroups: bool = False) -> int | None:
     """The multiply-adds of a compute unit in a clock, if it multiplies matrices of the operands."""
     rates = traits.warpgroup_matrices if by_warpgroups else traits.matrices
-    return dict(rates).get(one.matrix_kind or "")
+    return dict(rates).get(gemm.matrix_kind or "")
 
 
-def _stored_bytes(one: Product, splits: int) -> float:
+def _stored_bytes(gemm: Product, splits: int) -> float:
     """The bytes that are moved for a result at the end; shares are stored as neighbours."""
-    return one.element_bytes + (one.wasted_bytes[0] if splits == 1 else 0)
+    return gemm.element_bytes + (gemm.wasted_bytes[0] if splits == 1 else 0)
 
 
 def _moved_bytes(side: Operand, *, along_k: bool) -> float:

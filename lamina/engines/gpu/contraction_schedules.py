@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -71,24 +71,24 @@ def costs_of_schedules(
     step: Contraction, bits: int, traits: Traits
 ) -> Mapping[WrittenSchedule, float]:
     """The expected clocks of each schedule of a contraction."""
-    one = Product(step)
-    if not one.batch * one.m * one.n * one.k or traits.largest_group < LEAST_GROUP:
-        return {direct_schedule(one, bits): 0.0}
+    gemm = Product(step)
+    if not gemm.batch * gemm.m * gemm.n * gemm.k or traits.largest_group < LEAST_GROUP:
+        return {direct_schedule(gemm, bits): 0.0}
     costs: dict[WrittenSchedule, float] = {
-        each: contraction_cost(one, each, traits) for each in _unpacked(one, bits, traits)
+        each: contraction_cost(gemm, each, traits) for each in _unpacked(gemm, bits, traits)
     }
     costs |= winograd_schedules(step, bits, traits)
     return {**costs, **_packed(step, bits, traits)}
 
 
-def _unpacked(one: Product, bits: int, traits: Traits) -> Sequence[KernelSchedule | PassesSchedule]:
+def _unpacked(gemm: Product, bits: int, traits: Traits) -> list[KernelSchedule | PassesSchedule]:
     """The schedules that read both operands where they are."""
-    found: list[KernelSchedule | PassesSchedule] = [direct_schedule(one, bits)]
-    found += _trees(one, bits, traits)
-    found += _tiles(one, bits, traits)
-    found += matrix_schedules(one, bits, traits)
-    found += _split(one, bits, traits, found)
-    return found
+    schedules: list[KernelSchedule | PassesSchedule] = [direct_schedule(gemm, bits)]
+    schedules += _trees(gemm, bits, traits)
+    schedules += _tiles(gemm, bits, traits)
+    schedules += matrix_schedules(gemm, bits, traits)
+    schedules += _split(gemm, bits, traits, schedules)
+    return schedules
 
 
 def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSchedule, float]:
@@ -96,20 +96,20 @@ def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSche
 
     The caches of a processor keep the other elements of a line until they are read.
     """
-    found: dict[WrittenSchedule, float] = {}
-    one = Product(step)
+    best_costs: dict[WrittenSchedule, float] = {}
+    gemm = Product(step)
     for operand, way in PACKED.items():
         if traits.is_processor or not gains_by_packing(step, operand):
             continue
         packing, products = packed_steps(operand, step, StepWorkspaces(step.name))
-        loop, own = point_schedule(packing, bits, traits), Product(products)
+        loop, packed = point_schedule(packing, bits, traits), Product(products)
         costs = {
-            StepsSchedule(way, (loop, kernels)): packed_cost(one, operand, own, kernels, traits)
-            for kernels in _unpacked(own, bits, traits)
+            StepsSchedule(way, (loop, kernels)): packed_cost(gemm, operand, packed, kernels, traits)
+            for kernels in _unpacked(packed, bits, traits)
         }
         best = min(costs, key=lambda each: costs[each])
-        found[best] = costs[best]
-    return found
+        best_costs[best] = costs[best]
+    return best_costs
 
 
 def winograd_schedules(
@@ -132,25 +132,25 @@ def winograd_schedules(
     return {StepsSchedule(WINOGRAD, (*loops[:2], first, loops[2])): cost}
 
 
-def direct_schedule(one: Product, bits: int) -> ContractionSchedule:
+def direct_schedule(gemm: Product, bits: int) -> ContractionSchedule:
     """The schedule without local memory."""
     return ContractionSchedule(
-        max(min(one.m, MOST_TILE_M), 1), max(min(one.n, MOST_TILE_N), 1), bits
+        max(min(gemm.m, MOST_TILE_M), 1), max(min(gemm.n, MOST_TILE_N), 1), bits
     )
 
 
-def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
-    stored_m, stored_n = one.stored_runs
+def _tiles(gemm: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
+    stored_m, stored_n = gemm.stored_runs
     swapped = stored_m > stored_n
-    own = one.exchanged if swapped else one
-    has_halves = own.left.half is not None or own.right.half is not None
+    gemm = gemm.exchanged if swapped else gemm
+    has_halves = gemm.left.half is not None or gemm.right.half is not None
     kept = (False, True) if has_halves else (False,)
     seen: set[TiledSchedule] = set()
     for tile_m, tile_n, item_m, item_n in TILES:
-        if tile_m >= 2 * max(own.m, 8) or tile_n >= 2 * max(own.n, 8):
+        if tile_m >= 2 * max(gemm.m, 8) or tile_n >= 2 * max(gemm.n, 8):
             continue
         group = (tile_m // item_m) * (tile_n // item_n)
-        tile_b = math.gcd(LEAST_GROUP // group, own.batch) if group < LEAST_GROUP else 1
+        tile_b = math.gcd(LEAST_GROUP // group, gemm.batch) if group < LEAST_GROUP else 1
         stretches = ((8, 1), (8, 2), (16, 1), (16, 2), (32, 1))
         for (tile_k, buffers), halves in product(stretches, kept):
             # PoCL 3.1 keeps wrong values over a loop between barriers, in some large kernels.
@@ -158,52 +158,52 @@ def _tiles(one: Product, bits: int, traits: Traits) -> Iterator[TiledSchedule]:
             if item_m * item_n * unrolled > MOST_WRITTEN_OUT:
                 continue
             tiled = tiled_schedule(
-                *(own, (tile_b, tile_m, tile_n, tile_k), (item_m, item_n)),
+                *(gemm, (tile_b, tile_m, tile_n, tile_k), (item_m, item_n)),
                 *(buffers, unrolled, swapped, bits),
                 halves=halves,
             )
-            if tiled not in seen and fits(tiled, own.element_bytes, traits):
+            if tiled not in seen and fits(tiled, gemm.element_bytes, traits):
                 seen.add(tiled)
                 yield tiled
 
 
-def _trees(one: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
-    along_k = min(one.left.runs[1], one.right.runs[1])
-    lanes = vector_lanes(one, along_k)
+def _trees(gemm: Product, bits: int, traits: Traits) -> Iterator[TreeSchedule]:
+    along_k = min(gemm.left.runs[1], gemm.right.runs[1])
+    lanes = vector_lanes(gemm, along_k)
     most = min(traits.largest_group, MOST_GROUP)
     for item_m, item_n in ((1, 1), (1, 4), (4, 1), (2, 2), (4, 4)):
-        if item_m >= 2 * one.m or item_n >= 2 * one.n:
+        if item_m >= 2 * gemm.m or item_n >= 2 * gemm.n:
             continue
         for items in (4, 16, 64, 256):
-            if items > most or (items > 4 and items > one.k):
+            if items > most or (items > 4 and items > gemm.k):
                 continue
             fewest = max(LEAST_GROUP // items, 1)
-            for results, own, is_along_k in ((fewest, lanes, True), (16, 1, False)):
+            for results, width, is_along_k in ((fewest, lanes, True), (16, 1, False)):
                 group = items * results
-                local = (group + 1) * item_m * item_n * one.element_bytes
+                local = (group + 1) * item_m * item_n * gemm.element_bytes
                 if group <= most and local <= traits.local_bytes:
-                    yield TreeSchedule(items, results, item_m, item_n, own, is_along_k, bits)
+                    yield TreeSchedule(items, results, item_m, item_n, width, is_along_k, bits)
 
 
 def _split(
-    one: Product, bits: int, traits: Traits, whole: Iterable[KernelSchedule | PassesSchedule]
+    gemm: Product, bits: int, traits: Traits, unsplit: Iterable[KernelSchedule | PassesSchedule]
 ) -> Iterator[PassesSchedule]:
-    """Schedules whose K is split, of those that have groups."""
-    results = one.batch * one.m * one.n
+    """The schedules that have groups, with K split."""
+    results = gemm.batch * gemm.m * gemm.n
     # The shares are in one workspace, which is at most as large as one allocation may be.
-    most = min(MOST_SHARES, min(NARROW, traits.block_bytes // one.element_bytes) // results)
+    most = min(MOST_SHARES, min(NARROW, traits.block_bytes // gemm.element_bytes) // results)
     chosen: list[int] = []
-    for shares in range(2, min(most, one.k // LEAST_SHARE) + 1):
+    for shares in range(2, min(most, gemm.k // LEAST_SHARE) + 1):
         # Each about twice as many as the one before.
-        if one.k % shares == 0 and (not chosen or shares >= 2 * chosen[-1]):
+        if gemm.k % shares == 0 and (not chosen or shares >= 2 * chosen[-1]):
             chosen.append(shares)
-    for decided in whole:
+    for decided in unsplit:
         if not isinstance(decided, TiledSchedule | TreeSchedule | MatrixSchedule):
             continue
         if decided.group > MOST_GROUP:
             continue
         for shares in chosen:
-            share = for_share(decided, one.k // shares)
+            share = for_share(decided, gemm.k // shares)
             total = combining_schedule(results, shares, bits, traits)
             yield PassesSchedule((Pass(1, shares, (share, total)),))
 
@@ -226,7 +226,7 @@ def _load_of_share(load: TileLoad | MatrixLoad, k: int) -> TileLoad | MatrixLoad
 
 
 def tiled_schedule(
-    one: Product,
+    gemm: Product,
     tile: tuple[int, int, int, int],
     block: tuple[int, int],
     buffers: int,
@@ -243,10 +243,10 @@ def tiled_schedule(
     """
     _, tile_m, tile_n, tile_k = tile
     left, right = (
-        tile_load(side, outer, tile_k, one.element_bytes, halves=halves)
-        for side, outer in ((one.left, tile_m), (one.right, tile_n))
+        tile_load(side, outer, tile_k, gemm.element_bytes, halves=halves)
+        for side, outer in ((gemm.left, tile_m), (gemm.right, tile_n))
     )
-    width = VECTOR_BYTES // one.element_bytes
+    width = VECTOR_BYTES // gemm.element_bytes
     return TiledSchedule(swapped, *tile, *block, left, right, buffers, unrolled, width, bits)
 
 
@@ -265,9 +265,9 @@ def tile_load(
     return TileLoad(is_along_k, lanes, padding, is_half)
 
 
-def vector_lanes(one: Product, run: int) -> int:
+def vector_lanes(gemm: Product, run: int) -> int:
     """The lanes of vectors for runs of neighbours."""
-    return min(run, VECTOR_BYTES // one.element_bytes)
+    return min(run, VECTOR_BYTES // gemm.element_bytes)
 
 
 def fits(tiled: TiledSchedule, element_bytes: int, traits: Traits) -> bool:

@@ -120,8 +120,8 @@ class _Tile:
             row, column = divmod(number, self._n.size)
             m, n = self._first(self._m) + row, self._first(self._n) + column
             sides = ((self._m, m), (self._n, n))
-            found = [index < side.axis.extent for side, index in sides if side.is_ragged]
-            inside = reduce(lambda one, other: one & other, found) if found else None
+            conditions = [index < side.axis.extent for side, index in sides if side.is_ragged]
+            inside = reduce(lambda one, other: one & other, conditions) if conditions else None
             with (
                 nullcontext() if inside is None else self._code.when(inside) as before,
                 points.bound(self._m.axis, m, before=before),

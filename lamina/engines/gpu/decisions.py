@@ -47,21 +47,21 @@ def decide(
     traits: Traits,
     forced: Mapping[int, StepSchedule] | None = None,
 ) -> ProgramSchedule:
-    """The schedule of a program for a target and a device; `forced` has those of some steps."""
+    """A program's schedule for a target and a device; `forced` has some steps' schedules."""
     signatures = Signatures(program)
     forced = forced or {}
     # Equal steps are decided once.
-    known: dict[Step, StepSchedule] = {}
-    found: list[StepSchedule] = []
+    decided: dict[Step, StepSchedule] = {}
+    schedules: list[StepSchedule] = []
     for number, step in enumerate(program.steps):
         if number in forced:
-            found.append(forced[number])
+            schedules.append(forced[number])
             continue
-        (own,), _ = signatures.numbered(step)
-        if own not in known:
-            known[own] = next(candidates(own, target, traits))
-        found.append(known[own])
-    return ProgramSchedule(tuple(found))
+        (canonical,), _ = signatures.numbered(step)
+        if canonical not in decided:
+            decided[canonical] = next(candidates(canonical, target, traits))
+        schedules.append(decided[canonical])
+    return ProgramSchedule(tuple(schedules))
 
 
 def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
@@ -87,41 +87,41 @@ def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedu
     Costs of one kind are comparable, so the model's order is trusted most among those.
     """
     ranked = tuple(dict.fromkeys(candidates(step, target, traits)))
-    found = list(ranked[:FASTEST])
+    schedules = list(ranked[:FASTEST])
     for property_ in (_halves, _kind):
-        seen = set(map(property_, found))
-        for one in ranked[FASTEST:]:
-            if len(found) < MOST_PROMISING and property_(one) not in seen:
-                seen.add(property_(one))
-                found.append(one)
-    return found
+        seen = set(map(property_, schedules))
+        for schedule in ranked[FASTEST:]:
+            if len(schedules) < MOST_PROMISING and property_(schedule) not in seen:
+                seen.add(property_(schedule))
+                schedules.append(schedule)
+    return schedules
 
 
-def _halves(one: StepSchedule) -> tuple[bool, bool]:
-    if isinstance(one, PassesSchedule):
-        return _halves(one.passes[0].kernels[0])
-    if isinstance(one, StepsSchedule) and one.way in PACKED.values():
-        return _halves(one.steps[-1])
-    if isinstance(one, TiledSchedule):
-        return one.left.is_half, one.right.is_half
+def _halves(decided: StepSchedule) -> tuple[bool, bool]:
+    if isinstance(decided, PassesSchedule):
+        return _halves(decided.passes[0].kernels[0])
+    if isinstance(decided, StepsSchedule) and decided.way in PACKED.values():
+        return _halves(decided.steps[-1])
+    if isinstance(decided, TiledSchedule):
+        return decided.left.is_half, decided.right.is_half
     return False, False
 
 
-def _kind(one: StepSchedule) -> tuple[object, ...]:
+def _kind(decided: StepSchedule) -> tuple[object, ...]:
     """What schedules of one kind have in common: the kernels, their tiles, whether K is split."""
-    if isinstance(one, PassesSchedule):
-        return ("passes", len(one.passes), *_kind(one.passes[0].kernels[0]))
-    if isinstance(one, StepsSchedule):
-        return (one.way in PACKED.values(), *_kind(one.steps[-1]))
-    if isinstance(one, TiledSchedule):
-        return ("tiles", one.tile_m, one.tile_n)
-    if isinstance(one, MatrixSchedule):
-        return ("matrices", one.by_warpgroups, one.tile_m, one.tile_n)
-    if isinstance(one, TreeSchedule):
-        return ("tree", one.along_k)
-    if isinstance(one, ChainSchedule):
-        return ("chain", one.kind) if one.kind else ("chain", one.tile_m, one.tile_k)
-    return (type(one).__name__,)
+    if isinstance(decided, PassesSchedule):
+        return ("passes", len(decided.passes), *_kind(decided.passes[0].kernels[0]))
+    if isinstance(decided, StepsSchedule):
+        return (decided.way in PACKED.values(), *_kind(decided.steps[-1]))
+    if isinstance(decided, TiledSchedule):
+        return ("tiles", decided.tile_m, decided.tile_n)
+    if isinstance(decided, MatrixSchedule):
+        return ("matrices", decided.by_warpgroups, decided.tile_m, decided.tile_n)
+    if isinstance(decided, TreeSchedule):
+        return ("tree", decided.along_k)
+    if isinstance(decided, ChainSchedule):
+        return ("chain", decided.kind or (decided.tile_m, decided.tile_k))
+    return (type(decided).__name__,)
 
 
 def position_bits(step: Step, target: Target) -> int:

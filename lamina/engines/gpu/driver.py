@@ -94,7 +94,7 @@ class Driver(Protocol):
     Attributes:
         record: its description.
         traits: the properties for which kernels are written.
-        words: of the language that `build` takes.
+        words: the words of the language that `build` takes.
         allocated: the count of its allocated bytes.
     """
 
@@ -179,15 +179,15 @@ class Driver(Protocol):
         """A kernel with its arguments, for at least `items` work items.
 
         Args:
-            module: contains its function.
-            name: of the function.
+            module: the module with its function.
+            name: the function's name.
             buffers: the first arguments.
             items: the number of work items that have work, at least one.
             numbers: further arguments, ints.
             numbered: whether an int follows as the last argument, which each launch sets.
             group: the number of work items in a work group; 0 if it may have any size.
-            local_bytes: of local memory for each group, in addition to what the function declares;
-                0 on devices whose launches cannot add any.
+            local_bytes: bytes of local memory for each group, in addition to what the function
+                declares; 0 on devices whose launches cannot add any.
         """
         ...
 
@@ -257,7 +257,7 @@ def refused_kernel(
     facts = [fact]
     for line in shown[:_LOG_LINES]:
         facts.append(("compiler", line.strip()))
-        found = re.search(location, line)
-        if found is not None and 0 < int(found[1]) <= len(lines):
-            facts.append((f"line {found[1]}", lines[int(found[1]) - 1].strip()))
+        match = re.search(location, line)
+        if match is not None and 0 < int(match[1]) <= len(lines):
+            facts.append((f"line {match[1]}", lines[int(match[1]) - 1].strip()))
     return InternalError(f"{compiler} refuses a kernel", facts=tuple(facts), where=where)

@@ -34,9 +34,9 @@ class GpuEngine:
 
     Args:
         language: the name of its kernels' language in listings, `"opencl"`.
-        opened: returns the driver of the device, always the same one. A copy of the engine,
-            in another process too, calls it again.
-        family_for: returns the family of kernels that suits a driver's device.
+        opened: a function that returns the device's driver, always the same one. A copy of the
+            engine, in another process too, calls it again.
+        family_for: a function that returns the family of kernels that suits a driver's device.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class GpuEngine:
         functions = _functions(launches.text) if step is not None else {}
         lines: list[str] = []
         shown: set[str] = set()
-        for one in (*launches.load, *launches.launches):
-            if one.product is not None:
-                if step in (None, one.step):
-                    used = ", ".join(filter(None, one.buffers))
-                    lines.append(f"// step {one.step}: the library's {one.product}: {used}")
+        for launch in (*launches.load, *launches.launches):
+            if launch.product is not None:
+                if step in (None, launch.step):
+                    used = ", ".join(filter(None, launch.buffers))
+                    lines.append(f"// step {launch.step}: the library's {launch.product}: {used}")
                 continue
-            for call in one.calls or (one,):
+            for call in launch.calls or (launch,):
                 if step not in (None, call.step):
                     continue
                 used = f"{call.kernel}({', '.join(call.buffers)})"

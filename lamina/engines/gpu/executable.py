@@ -80,7 +80,7 @@ class GpuProgram:
             name: DeviceMemory(driver, (size,), np.dtype(np.uint8))
             for name, size in launches.kept.items()
         }
-        # The memories of a model share one counter; those of others may have another one.
+        # A model's memories share one counter; memories of other models may have another one.
         counters = (memory.changes for memory in self._outside.values())
         self._changes = tuple({id(one): one for one in counters}.values())
         written = {name for step in program.steps for name in writes_of(step)}
@@ -114,8 +114,8 @@ class GpuProgram:
         # Where inputs are uploaded during the run before; empty if they are uploaded after it.
         self._early: list[Buffer] = []
         self._ordered: list[tuple[Kernel, int | None]] = []
-        # The last runs over data sets. The next ones often use the same memory, or that of chunks
-        # of a data set by turns.
+        # The last runs over data sets. The next ones often use the same memory, or by turns
+        # the memories of a data set's chunks.
         self._counted: list[tuple[DataSet, Begin]] = []
 
     def move_to(self, blocks: Sequence[Buffer]) -> None:
@@ -239,8 +239,8 @@ class GpuProgram:
             self._driver.queue.run(self._sequence)
             self._driver.queue.flush()
             return
-        for one in self._pieces:
-            self._seconds[one.step] += one.run()
+        for piece in self._pieces:
+            self._seconds[piece.step] += piece.run()
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -365,16 +365,16 @@ class GpuProgram:
         try:
             self._arena.leave(self)
         finally:
-            own = (*self._constants.values(), *self._kept.values())
+            memories = (*self._constants.values(), *self._kept.values())
             self._constants, self._kept = {}, {}
             recordings, transfers = (self._recording, self._saved), (self._uploads, self._downloads)
             counter = () if self._counter is None else (self._counter,)
-            for memory in (*own, *counter, *recordings, *transfers):
+            for memory in (*memories, *counter, *recordings, *transfers):
                 memory.release()
 
 
 def needs_of(program: Program, launches: Launches, traits: Traits) -> tuple[Need, ...]:
-    """The memory of a program and its kernels, in addition to that of `memories`."""
+    """The memory of a program and its kernels, in addition to `memories`."""
     sizes = {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
     largest = max(sizes, key=sizes.__getitem__, default="")
     named = f"workspace {largest.removeprefix('workspace ')!r}" if largest else ""
@@ -386,12 +386,12 @@ def needs_of(program: Program, launches: Launches, traits: Traits) -> tuple[Need
 
 def _order_of(launches: Launches) -> tuple[tuple[int, int | None], ...]:
     """The order of launches: the number of each, and its iteration if it is repeated."""
-    found: list[tuple[int, int | None]] = []
+    order: list[tuple[int, int | None]] = []
     end = 0
     for repeat in launches.repeats:
-        found += ((number, None) for number in range(end, repeat.first))
+        order += ((number, None) for number in range(end, repeat.first))
         for iteration in range(repeat.count):
-            found += ((number, iteration) for number in range(repeat.first, repeat.last))
+            order += ((number, iteration) for number in range(repeat.first, repeat.last))
         end = repeat.last
-    found += ((number, None) for number in range(end, len(launches.launches)))
-    return tuple(found)
+    order += ((number, None) for number in range(end, len(launches.launches)))
+    return tuple(order)

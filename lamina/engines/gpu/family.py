@@ -34,7 +34,7 @@ class Family(ABC):
     """Decides how programs are run on a device, and writes their kernels.
 
     Attributes:
-        target: for which programs are compiled.
+        target: the target for which programs are compiled.
         key: all properties on which the kernels depend, as text.
         sources: the modules that decide and write them.
     """

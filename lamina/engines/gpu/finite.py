@@ -22,7 +22,7 @@ _MOST = 1 << 30
 def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[], bool]:
     """A function that waits for the device, and returns whether all floats are finite."""
     checked = [memory for memory in memories if memory.bytes]
-    found = DeviceMemory(driver, (), np.dtype(np.int32))
+    flag = DeviceMemory(driver, (), np.dtype(np.int32))
     module = module_for(driver.traits, driver.words)
     for dtype in dict.fromkeys(as_dtype(memory.dtype) for memory in checked):
         _write(module, dtype)
@@ -36,16 +36,16 @@ def finite_check(driver: Driver, memories: Sequence[DeviceMemory]) -> Callable[[
                 length = min(_MOST * size, memory.bytes - start)
                 values = driver.part(memory.buffer, start)
                 count, name = length // size, f"finite_{dtype.name}"
-                buffers = (values, found.buffer)
+                buffers = (values, flag.buffer)
                 kernel = driver.kernel(built, name, buffers, count, numbered=True)
                 launches.append((kernel, count))
         sequence = driver.sequence(launches)
 
     def are_finite() -> bool:
-        found.write(np.zeros((), np.int32))
+        flag.write(np.zeros((), np.int32))
         with driver.errors("checking parameters"):
             driver.queue.run(sequence)
-        return not found.read()
+        return not flag.read()
 
     return are_finite
 
@@ -55,9 +55,9 @@ def _write(module: Module, dtype: DType) -> None:
     type = Type(f"i{8 * dtype.itemsize}")
     buffers = [("values", type.element), ("found", "i32")]
     code = module.kernel(f"finite_{dtype.name}", buffers, [("count", I32)])
-    values, found, count = code.parameters
+    values, flag, count = code.parameters
     item, exponent = code.item(), constant(_EXPONENTS[dtype], type)
     with code.when(code.compare("ult", item, code.convert("zext", count, "i64"))):
         value = code.load(code.offset(values, item, type.element), type)
         with code.when(code.compare("eq", code.binary("and", value, exponent), exponent)):
-            code.store(constant(1, I32), code.offset(found, constant(0, I64), "i32"))
+            code.store(constant(1, I32), code.offset(flag, constant(0, I64), "i32"))

@@ -28,14 +28,14 @@ def rounding_steps(program: Program) -> dict[str, int]:
 
     The memory of the rounded elements is not used before that step.
     """
-    found: dict[str, int] = {}
-    for one in program.of_kind("input"):
-        readers = [n for n, step in enumerate(program.steps) if one.name in reads_of(step)]
+    rounding: dict[str, int] = {}
+    for buffer in program.of_kind("input"):
+        readers = [n for n, step in enumerate(program.steps) if buffer.name in reads_of(step)]
         if len(readers) == 1 and program.repeated(readers[0]) is None:
-            store = _rounding_store(program.steps[readers[0]], one)
+            store = _rounding_store(program.steps[readers[0]], buffer)
             if store is not None and _is_unused(program, store.buffer, readers[0]):
-                found[one.name] = readers[0]
-    return found
+                rounding[buffer.name] = readers[0]
+    return rounding
 
 
 def _rounding_store(step: Step, input: Buffer) -> Store | None:
@@ -56,14 +56,14 @@ def _rounding_store(step: Step, input: Buffer) -> Store | None:
 def _is_unused(program: Program, buffer: str, step: int) -> bool:
     """Whether a buffer is a temporary whose memory is used in no step before a step."""
     positions, plan = program.plan.positions(), program.plan.allocations
-    (own,) = [one for one in plan if one.buffer == buffer] or [None]
-    if own is None:
+    (allocation,) = [one for one in plan if one.buffer == buffer] or [None]
+    if allocation is None:
         return False
     begin = positions[buffer]
     return not any(
         one.first < step
-        and one is not own
-        and positions[one.buffer] < begin + own.bytes
+        and one is not allocation
+        and positions[one.buffer] < begin + allocation.bytes
         and begin < positions[one.buffer] + one.bytes
         for one in plan
     )
@@ -74,7 +74,7 @@ class _Input:
     """An input, and the words of an example: how they are read and stored, and their number.
 
     Attributes:
-        store: of the step that rounds them; None if they are copied.
+        store: the store of the step that rounds them; None if they are copied.
     """
 
     name: str
@@ -125,10 +125,10 @@ def write_gather(
     *copied, rows, last = code.parameters
     item = code.item()
     run = code.load(last, I32) if counted else last
-    for number, one in enumerate(inputs):
+    for number, input_ in enumerate(inputs):
         source, target = copied[2 * number : 2 * number + 2]
-        with code.when(code.compare("ult", item, one.batch * one.words)):
-            _gather(code, one, (source, target, rows), item, run)
+        with code.when(code.compare("ult", item, input_.batch * input_.words)):
+            _gather(code, input_, (source, target, rows), item, run)
     if counted:
         _count(code, item, run, _at(code, last, constant(1, I64), I32))
     most = max((one.batch * one.words for one in inputs), default=1)
@@ -138,11 +138,11 @@ def write_gather(
 
 
 def _gather(
-    code: Function, own: _Input, buffers: tuple[Value, Value, Value], item: Value, run: Value
+    code: Function, input_: _Input, buffers: tuple[Value, Value, Value], item: Value, run: Value
 ) -> None:
     """Copies a word of an example to an input, or rounds it."""
-    (examples, target, rows), words = buffers, own.words
-    is_narrow = own.batch * words <= NARROW
+    (examples, target, rows), words, read = buffers, input_.words, input_.read
+    is_narrow = input_.batch * words <= NARROW
 
     def wide(value: Value) -> Value:
         return code.convert("zext", value, "i64") if is_narrow else value
@@ -151,14 +151,14 @@ def _gather(
     example, word = number, constant(0, number.type)
     if words > 1:
         example, word = number // words, number % words
-    first = code.convert("zext", run, "i64") * own.batch
+    first = code.convert("zext", run, "i64") * input_.batch
     row = code.load(_at(code, rows, first + wide(example), I64), I64)
     source = row * words + wide(word)
-    value = code.load(_at(code, examples, source, own.read), own.read, _vector_bytes(own.read))
-    if own.store is not None:
-        assert isinstance(own.store.value, Apply)
-        value = conversion(code, own.store.value, value)
-    code.store(value, _at(code, target, item, own.stored), _vector_bytes(own.stored))
+    value = code.load(_at(code, examples, source, read), read, _vector_bytes(read))
+    if input_.store is not None:
+        assert isinstance(input_.store.value, Apply)
+        value = conversion(code, input_.store.value, value)
+    code.store(value, _at(code, target, item, input_.stored), _vector_bytes(input_.stored))
 
 
 def _vector_bytes(type: Type) -> int:

@@ -43,10 +43,10 @@ class GpuFamily(Family):
         if not isinstance(step, Contraction) or not clock:
             return super().expected_seconds(program, candidates)
         clocks = costs_of_schedules(step, position_bits(step, self.target), self.traits)
-        found = (
+        expected = (
             clocks.get(one) if isinstance(one, WrittenSchedule) else None for one in candidates
         )
-        return [None if one is None else one / clock for one in found]
+        return [None if one is None else one / clock for one in expected]
 
     def write(
         self, program: Program, schedule: ProgramSchedule, *, separate: bool = False

@@ -72,7 +72,7 @@ def write_kernels(
 ) -> Launches:
     """Writes the kernels of a program; if `separate`, none runs several steps."""
     writer = _Writer(program, module_for(traits, words), traits)
-    # Of the steps that a run may omit, and of all others.
+    # The launches of the steps that a run may omit, and of all others.
     load: list[Launch] = []
     launches: list[Launch] = []
     repeats: list[RepeatedLaunches] = []
@@ -82,8 +82,8 @@ def write_kernels(
         if repeat is not None and repeat.first == number:
             first = len(launches)
         iteration = repeat.axis if repeat is not None else None
-        own = writer.launches(number, step, schedule.steps[number], iteration)
-        (load if number < program.prepared else launches).extend(own)
+        step_launches = writer.launches(number, step, schedule.steps[number], iteration)
+        (load if number < program.prepared else launches).extend(step_launches)
         if repeat is not None and repeat.last == number + 1 and first < len(launches):
             repeats.append(RepeatedLaunches(first, len(launches), repeat.axis.extent))
     # Steps that only round an input are done while it is gathered, unless they are timed.
@@ -143,11 +143,11 @@ class _Writer:
         workspaces, name = StepWorkspaces(step.name), f"step{number}"
         passes = passes_of(step, decided, workspaces)
         self.workspaces |= workspaces_in_blocks(workspaces.made, self._traits)
-        found: list[Launch] = []
-        for share, (own, schedule) in enumerate(passes):
+        launches: list[Launch] = []
+        for share, (steps, schedule) in enumerate(passes):
             kernel = name if schedule is decided else f"{name}_{share}"
-            found += self._launches(number, kernel, own, schedule, iteration, workspaces.made)
-        return found
+            launches += self._launches(number, kernel, steps, schedule, iteration, workspaces.made)
+        return launches
 
     def _library(
         self, number: int, step: Step, decided: LibrarySchedule, iteration: Axis | None
@@ -162,13 +162,13 @@ class _Writer:
         size = algorithm.workspace_bytes
         workspace = workspaces.add(size, uint8) if size else ""
         self.workspaces |= workspaces_in_blocks(workspaces.made, self._traits)
-        found = plain_product(sums)
-        assert found is not None
-        assert found.product == decided.product
-        results = found.product.batch * found.product.result.rows * found.product.result.columns
-        name, buffers = f"step{number}_product", (*found.buffers, workspace)
+        plain = plain_product(sums)
+        assert plain is not None
+        assert plain.product == decided.product
+        results = plain.product.batch * plain.product.result.rows * plain.product.result.columns
+        name, buffers = f"step{number}_product", (*plain.buffers, workspace)
         launches = [
-            Launch(name, buffers, results, number, product=found.product, algorithm=algorithm)
+            Launch(name, buffers, results, number, product=plain.product, algorithm=algorithm)
         ]
         if epilogue is not None and decided.epilogue is not None:
             launches += self._launches(
@@ -203,27 +203,27 @@ class _Writer:
     ) -> tuple[list[Launch], list[RepeatedLaunches]]:
         """The launches of a program, small ones as the phases of a kernel, and its repeats."""
         extra = [self._extra_clocks(program, one) for one in launches]
-        found: list[Launch] = []
+        new_launches: list[Launch] = []
         # Where each launch is now.
         now: list[int] = []
         begins = {one.first: one for one in joined_launches(launches, extra, repeats)}
         within = set[RepeatedLaunches]()
         while len(now) < len(launches):
-            one = begins.get(len(now))
+            joined = begins.get(len(now))
             first, last = len(now), len(now) + 1
-            if one is None:
-                found.append(launches[first])
+            if joined is None:
+                new_launches.append(launches[first])
             else:
-                last = one.last
-                within.update(one.loops)
-                found.append(self._phases_of(launches[first:last], one, repeats))
-            now += [len(found) - 1] * (last - first)
+                last = joined.last
+                within.update(joined.loops)
+                new_launches.append(self._phases_of(launches[first:last], joined, repeats))
+            now += [len(new_launches) - 1] * (last - first)
         kept = [
             RepeatedLaunches(now[one.first], now[one.last - 1] + 1, one.count)
             for one in repeats
             if one not in within
         ]
-        return found, kept
+        return new_launches, kept
 
     def _extra_clocks(self, program: Program, launch: Launch) -> float | None:
         if launch.product is not None:
@@ -260,14 +260,14 @@ class _Writer:
 def workspaces_in_blocks(buffers: Sequence[Buffer], traits: Traits) -> dict[str, Workspace]:
     """The workspaces of a step, one after the other in blocks.
 
-    Steps run one after the other, so those of each step begin at the first block.
+    Steps run one after the other, so each step's workspaces begin at the first block.
     """
-    found: dict[str, Workspace] = {}
+    workspaces: dict[str, Workspace] = {}
     block = start = 0
-    for one in buffers:
-        size = max(one.bytes, 1)
+    for buffer in buffers:
+        size = max(buffer.bytes, 1)
         if start and start + size > traits.block_bytes:
             block, start = block + 1, 0
-        found[one.name] = Workspace(start, size, block)
+        workspaces[buffer.name] = Workspace(start, size, block)
         start += -(-size // traits.alignment_bytes) * traits.alignment_bytes
-    return found
+    return workspaces

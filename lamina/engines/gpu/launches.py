@@ -11,13 +11,13 @@ from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
 
 @frozen_dataclass
 class Rates:
-    """What a compute unit does in a clock, for the cost model; by default that of a typical GPU.
+    """What a compute unit does in a clock, for the cost model; by default a typical GPU's.
 
     Attributes:
         lanes: the multiply-adds of float32.
-        local_bytes: from local memory.
-        cache_bytes: from the cache that all compute units share, if all of them read.
-        memory_bytes: from the device's memory, if all of them read.
+        local_bytes: bytes from local memory.
+        cache_bytes: bytes from the cache that all compute units share, if all of them read.
+        memory_bytes: bytes from the device's memory, if all of them read.
         resident_items: the most work items at the same time, as far as registers suffice.
         launch: the clocks of a launch after another one.
         clock: the clocks in a second; 0 if unknown.
@@ -68,12 +68,12 @@ class Traits:
         copies_asynchronously: whether it copies to local memory without registers.
         uploads_during_runs: whether it has memory of its own, and copies to it from the host while
             kernels run.
-        lanes: of a processor's vectors, or the width that a GPU prefers, in float32 numbers; 1 for
-            scalars.
+        lanes: the float32 numbers of a processor's vectors, or of the vectors that a GPU prefers;
+            1 for scalars.
         compute_units: the least number of work groups that run at the same time.
         exact_division: whether division and square root of float32 are correctly rounded.
         fused: whether a fused multiply-add is as fast as a multiplication and an addition.
-        alignment_bytes: offsets of buffers within another buffer are multiples of it.
+        alignment_bytes: the divisor of the offsets of buffers within another buffer.
         largest_block_bytes: the limit of one allocation.
         local_bytes: the local memory that kernels can declare for a work group.
         launched_local_bytes: the local memory that a launch can add for a work group; 0 if none.
@@ -82,7 +82,7 @@ class Traits:
         largest_group: the most work items of a work group.
         most_iterations: the limit of the iterations of all loops of a work item together; None if
             there is none.
-        rates: of a compute unit.
+        rates: a compute unit's rates.
     """
 
     is_processor: bool
@@ -127,14 +127,14 @@ class Launch:
         group: the number of work items in a work group; 0 if it may have any size. A kernel that
             needs a size has only whole groups.
         numbers: the arguments after the buffers, ints.
-        local_bytes: of local memory that a work group needs in addition to what the kernel
+        local_bytes: bytes of local memory that a work group needs in addition to what the kernel
             declares.
         calls: the functions that do the work, if several launches share the kernel; each like a
             launch of its own.
-        product: what a library of the device computes instead of a kernel. Then the buffers are
-            those of the left, the right and the result, of the bias, of what is added, and the
-            library's workspace, and `kernel` is the name of the step's call for people.
-        algorithm: how the library computes it.
+        product: the product that a library of the device computes instead of a kernel. Then the
+            buffers are the left, the right, the result, the bias, the addend and the library's
+            workspace, and `kernel` is the name of the step's call for people.
+        algorithm: the library's algorithm for it.
     """
 
     kernel: str
@@ -154,7 +154,7 @@ class Workspace:
     """Memory that launches use in addition to the program's buffers.
 
     Attributes:
-        offset: in its block; workspaces that overlap are used at different times.
+        offset: the begin in its block; workspaces that overlap are used at different times.
         bytes: its size, at least 1.
         block: the number of its block. A block is at most as large as one allocation may be, unless
             one workspace alone is larger.
@@ -193,7 +193,7 @@ class Gather:
         kernel: the name of its function in the text.
         inputs: the buffers of the program.
         items: the number of work items that have work.
-        rounded: for inputs that it also rounds, the buffers of the rounded elements. These inputs
+        rounded: the buffers of rounded elements, by the inputs that it also rounds. These inputs
             are not written.
         steps: the numbers of the steps that it does thereby; runs over a data set omit them.
     """
@@ -228,10 +228,10 @@ class Launches:
 
     Attributes:
         text: the functions, in the driver's language.
-        launches: in the order in which they run.
+        launches: the launches in the order in which they run.
         repeats: ranges of launches that are repeated, in order and without overlap.
         gather: the kernel that gathers the examples of a run; None if no input has any.
-        workspaces: by name. Offsets are multiples of the device's alignment.
+        workspaces: the workspaces by name. Offsets are multiples of the device's alignment.
         kept: the bytes of workspaces whose contents stay from one run to the next, by name.
         load: launches that fill the kept workspaces, and make the rounded copies that a program
             prepares. They run before the first of the `launches`, once after the parameters were
@@ -263,6 +263,6 @@ class Launches:
 
     @property
     def launch_count(self) -> int:
-        """The number of launches in a run, with those of every iteration, without `load`."""
+        """The number of launches in a run, in all iterations, without `load`."""
         repeated = sum((one.count - 1) * (one.last - one.first) for one in self.repeats)
         return len(self.launches) + repeated

@@ -87,8 +87,8 @@ def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterat
         return
     items = _power_at_least(extent, LEAST_GROUP, min(traits.largest_group, MOST_GROUP))
     if points < traits.compute_units and extent >= LONG_SCAN:
-        wanted = max(traits.compute_units * 4 // points, 1)
-        splits = _divisor_near(extent, wanted, MOST_GROUP, _most_shares(points, traits))
+        splits = max(traits.compute_units * 4 // points, 1)
+        splits = _divisor_near(extent, splits, MOST_GROUP, _most_shares(points, traits))
         if splits > 1:
             reduced = RowSchedule(items, 1, False, bits)
             few = ScanSchedule(LEAST_GROUP, bits)
@@ -138,8 +138,8 @@ def row_schedule(loop: Loop, bits: int, traits: Traits) -> RowSchedule:
     if along_points:
         items = min(items, max(most // 32, 1))
     rows, points = 1, points_of(loop)
-    wanted = most if along_points else LEAST_GROUP
-    while items * rows * 2 <= wanted and points % (rows * 2) == 0:
+    group_items = most if along_points else LEAST_GROUP
+    while items * rows * 2 <= group_items and points % (rows * 2) == 0:
         rows *= 2
     return RowSchedule(items, rows, along_points, bits)
 
@@ -166,8 +166,8 @@ def _pass(loop: Loop, bits: int, traits: Traits) -> Pass:
     points = points_of(loop)
     splits = 1
     if leading_reductions(loop.stages):
-        wanted = max(traits.compute_units * FULL // points, 1)
-        splits = _divisor_near(split_size(loop), wanted, LEAST_SHARE, _most_shares(points, traits))
+        splits = max(traits.compute_units * FULL // points, 1)
+        splits = _divisor_near(split_size(loop), splits, LEAST_SHARE, _most_shares(points, traits))
     if splits > 1:
         first, _ = split_loop(loop, splits, StepWorkspaces(loop.name))
         share: KernelSchedule = LoopSchedule(1, bits)
@@ -231,9 +231,9 @@ def reads_along_points(loop: Loop) -> bool:
         return False
     longest = max(stages, key=lambda stage: size_of([axis.extent for axis in stage.axes]))
     inner, replaced = flattened(longest.axes, "inner")
-    one = Rewrite(replaced)
+    rewrite = Rewrite(replaced)
     last = loop.axes[-1]
-    values = [one.scalar(value) for value in stage_values(longest)]
+    values = [rewrite.scalar(value) for value in stage_values(longest)]
     if all(contiguous(value, inner, 2) for value in values):
         return False
     return last.extent > 1 and all(contiguous(value, last, 2) for value in values)

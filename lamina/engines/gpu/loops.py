@@ -129,14 +129,14 @@ class _Rows:
             # One item stores; it reads inside the condition, because it may overwrite that.
             first = points.indices(self._share).start.equals(0)
             point = Axis("point", size_of([axis.extent for axis in self._loop.axes]))
-            own = Rewrite(self._coordinates(axis_index(point))).records(stage.stores)
+            stores = Rewrite(self._coordinates(axis_index(point))).records(stage.stores)
             value = points.indices(self._point).start
             with (
                 code.when(first) as before,
                 points.bound(point, value, before=before),
                 points.reading(),
             ):
-                points.store_all(own)
+                points.store_all(stores)
             return
         axis, replaced = flattened(stage.axes, "inner")
         stores = Rewrite(replaced).records(self._here.records(stage.stores))

@@ -47,7 +47,7 @@ class MatrixOperand:
 
     Its tiles begin at some byte of local memory. The rows of a tile that are the warp's, or the
     warpgroup's, begin at `first`. A tile is `in_panels` for warpgroups. Its rows run `along_k`, or
-    along m or n; it has `size` elements, of which the work item copies `count` vectors.
+    along m or n; it has `size` elements. The work item copies `count` vectors of them.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class MatrixOperand:
                         code.store(code.extract(value, lane), self._address(number, stage, lane))
                     continue
                 bits = value.type.lanes * value.type.bytes
-                whole = self._row % max(value.type.lanes, 1) == 0
-                code.store(value, self._address(number, stage), bits if whole else 0)
+                is_aligned = self._row % max(value.type.lanes, 1) == 0
+                code.store(value, self._address(number, stage), bits if is_aligned else 0)
 
     def put(self, value: Value, outer: Index, k: Index) -> None:
         """Writes a vector along K to the first tile."""
@@ -156,8 +156,8 @@ class MatrixOperand:
                 source, within = self._points.address(load)
                 conditions = [one for one in (more, inside, within) if one is not None]
                 copied = conditions[0] if conditions else code.constant(True, I1)
-                for one in conditions[1:]:
-                    copied &= one
+                for condition in conditions[1:]:
+                    copied &= condition
                 code.call_void("copy_async", self._address(number, stage), source, copied)
 
     def _address(self, number: int, stage: Value, row: int = 0) -> Value:
@@ -191,11 +191,11 @@ class MatrixOperand:
         order = (0, EDGE, beyond_k, EDGE + beyond_k)
         if not self._is_left:
             order = (0, beyond_k, EDGE, EDGE + beyond_k)
-        found = undefined(I32.wide(4))
+        elements = undefined(I32.wide(4))
         for lane, beyond in enumerate(order):
             loaded = code.load(code.offset(address, beyond, self._element), I32)
-            found = code.insert(found, loaded, lane)
-        return found
+            elements = code.insert(elements, loaded, lane)
+        return elements
 
     # To warpgroups
 

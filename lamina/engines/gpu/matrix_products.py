@@ -1,6 +1,6 @@
 """Products of matrices that a library of the device computes, as frozen records.
 
-Matrices are in column-major order, that of BLAS: the elements of a column are neighbours.
+Matrices are in column-major order, as in BLAS: the elements of a column are neighbours.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MatrixProduct:
         batch: the number of products.
         left, right: the factors, as they are in memory.
         left_transposed, right_transposed: whether a factor is the transpose of what is in memory.
-        result: where the products are stored.
+        result: the matrix that holds the products.
         bias_start: the element of a buffer with which a vector begins that is added to each column;
             None if there is no such vector.
         added: a matrix of the size of the result that is added; None if there is none.

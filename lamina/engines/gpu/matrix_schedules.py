@@ -31,39 +31,39 @@ _WARPGROUP_STRETCHES = ((1, 3), (1, 4), (1, 6), (1, 8), (2, 3))
 _MOST_HELD = 64
 
 
-def matrix_schedules(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
+def matrix_schedules(gemm: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
     """The schedules of a product; none if the device or the operands do not allow any."""
-    if rate_of(one, traits) is None or one.k < 16:
+    if rate_of(gemm, traits) is None or gemm.k < 16:
         return
-    stored_m, stored_n = one.stored_runs
+    stored_m, stored_n = gemm.stored_runs
     swapped = stored_m > stored_n
-    own = one.exchanged if swapped else one
     choices = [(*one, False) for one in product(_TILES, _STRETCHES)]
-    if rate_of(one, traits, by_warpgroups=True) is not None:
-        row = 128 // element_bytes_of(one.matrix_kind)
+    if rate_of(gemm, traits, by_warpgroups=True) is not None:
+        row = 128 // element_bytes_of(gemm.matrix_kind)
         stretches = [(row * rows, stages) for rows, stages in _WARPGROUP_STRETCHES]
         choices += [(*one, True) for one in product(_WARPGROUP_TILES, stretches)]
+    gemm = gemm.exchanged if swapped else gemm
     for (tile_m, tile_n, *warps), (tile_k, stages), by_warpgroups in choices:
         least = 64 if by_warpgroups else 16
-        if tile_m >= 2 * max(own.m, least) or tile_n >= 2 * max(own.n, least):
+        if tile_m >= 2 * max(gemm.m, least) or tile_n >= 2 * max(gemm.n, least):
             continue
-        if tile_k > 16 and tile_k >= 2 * own.k:
+        if tile_k > 16 and tile_k >= 2 * gemm.k:
             continue
         decided = matrix_schedule(
-            *(own, (tile_m, tile_n, tile_k), (warps[0], warps[1]), stages, swapped, bits, traits),
+            *(gemm, (tile_m, tile_n, tile_k), (warps[0], warps[1]), stages, swapped, bits, traits),
             by_warpgroups=by_warpgroups,
         )
         # What is read to registers arrives before the products end; more tiles are of no use.
         is_asynchronous = decided.left.is_asynchronous or decided.right.is_asynchronous
         if stages > 2 + by_warpgroups and not is_asynchronous:
             continue
-        if matrices_fit(decided, traits) and _held_registers(own, decided) <= _MOST_HELD:
+        if matrices_fit(decided, traits) and _held_registers(gemm, decided) <= _MOST_HELD:
             yield decided
 
 
-def _held_registers(one: Product, decided: MatrixSchedule) -> int:
+def _held_registers(gemm: Product, decided: MatrixSchedule) -> int:
     """The registers of 32 bits that hold a work item's share of the next tiles."""
-    sides = (one.left, decided.left, decided.tile_m), (one.right, decided.right, decided.tile_n)
+    sides = (gemm.left, decided.left, decided.tile_m), (gemm.right, decided.right, decided.tile_n)
     return sum(
         -(-tile * decided.tile_k // (load.lanes * decided.group))
         * -(-load.lanes * side.loaded_bytes // 4)
@@ -79,7 +79,7 @@ def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:
 
 
 def matrix_schedule(
-    one: Product,
+    gemm: Product,
     tile: tuple[int, int, int],
     warps: tuple[int, int],
     stages: int,
@@ -94,12 +94,12 @@ def matrix_schedule(
     The product is the one after the exchange of its operands; it has a `matrix_kind`. The tile is
     of m, n and k, and each of the warps along m and n has multiples of 16.
     """
-    assert one.matrix_kind is not None
+    assert gemm.matrix_kind is not None
     left, right = (
-        matrix_load(side, traits, in_panels=by_warpgroups) for side in (one.left, one.right)
+        matrix_load(side, traits, in_panels=by_warpgroups) for side in (gemm.left, gemm.right)
     )
     return MatrixSchedule(
-        *(swapped, 1, *tile, one.matrix_kind, *warps, by_warpgroups, left, right, stages, bits)
+        *(swapped, 1, *tile, gemm.matrix_kind, *warps, by_warpgroups, left, right, stages, bits)
     )
 
 

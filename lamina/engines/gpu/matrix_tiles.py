@@ -53,17 +53,17 @@ class _Matrices(TileKernel[MatrixSchedule]):
 
     def _results(self, totals: Sequence[Value]) -> Sequence[Value]:
         columns = self._warp_n // EDGE
-        found: list[Value] = []
+        results: list[Value] = []
         for row in range(self._warp_m // EDGE):
-            own = totals[row // 2 * columns : (row // 2 + 1) * columns]
-            firsts = range(row % 2 * 2, totals[0].type.lanes, 4)
-            found += (
-                self._code.shuffle(one, None, (first, first + 1)) for one in own for first in firsts
+            in_row = totals[row // 2 * columns : (row // 2 + 1) * columns]
+            lanes = range(row % 2 * 2, totals[0].type.lanes, 4)
+            results += (
+                self._code.shuffle(one, None, (lane, lane + 1)) for one in in_row for lane in lanes
             )
-        return found
+        return results
 
     def _operands_of(self, tiling: Tiling) -> list[MatrixOperand]:
-        found: list[MatrixOperand] = []
+        operands: list[MatrixOperand] = []
         schedule, first_m = self._decided, self._first_m
         begin, tiles = 0, schedule.stages * schedule.element_bytes
         if schedule.by_warpgroups:
@@ -71,12 +71,12 @@ class _Matrices(TileKernel[MatrixSchedule]):
         for side, first in ((self._left, first_m), (self._right, self._first_n)):
             is_left = side is self._left
             panels = schedule.by_warpgroups
-            found.append(
+            operands.append(
                 MatrixOperand(tiling, side, begin, first, is_left=is_left, in_panels=panels)
             )
-            begin += tiles * found[-1].size
+            begin += tiles * operands[-1].size
         assert begin == schedule.local_bytes
-        return found
+        return operands
 
     def _summed(self, totals: Sequence[Value], tiling: Tiling) -> Sequence[Value]:
         code, schedule, last = self._code, self._decided, self._stretch.extent - 1
@@ -85,25 +85,25 @@ class _Matrices(TileKernel[MatrixSchedule]):
         self._is_asynchronous = len(self._through_registers) < len(operands)
         self._following = Axis("following", self._stretch.extent)
         for stage in range(schedule.ahead):
-            for one in operands if stage <= last else ():
-                begin = self._points.position(stage * one.size)
-                if one.is_asynchronous:
-                    one.copy(Index(stage), begin)
+            for operand in operands if stage <= last else ():
+                begin = self._points.position(stage * operand.size)
+                if operand.is_asynchronous:
+                    operand.copy(Index(stage), begin)
                 else:
-                    one.keep(one.loaded(Index(stage)), begin)
+                    operand.keep(operand.loaded(Index(stage)), begin)
             if self._is_asynchronous:
                 code.call_void("commit_copies")
         if schedule.by_warpgroups:
             totals = [*totals, *self._read(Index(min(schedule.ahead, last)))]
         # Nothing can be done with sums while products of warpgroups go on.
         in_blocks = not schedule.by_warpgroups
-        found = self._over_tiles(totals, self._after_stretch, in_blocks=in_blocks)
+        sums = self._over_tiles(totals, self._after_stretch, in_blocks=in_blocks)
         if self._is_asynchronous:
             # Copies must end before their group does.
             code.call_void("await_copies<0>")
         if schedule.by_warpgroups:
-            found = [code.call("finish_products", found[0].type, found[0])]
-        return found
+            sums = [code.call("finish_products", sums[0].type, sums[0])]
+        return sums
 
     def _after_stretch(self, opened: OpenLoop) -> Sequence[Value]:
         """The sums after a stretch; and for warpgroups the vectors that are in registers."""

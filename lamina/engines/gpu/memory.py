@@ -94,12 +94,12 @@ class SharedBlock:
             self._array = np.zeros(0, np.uint8)
 
 
-def _no_room(driver: Driver, needed: int, found: str) -> EngineError:
+def _no_room(driver: Driver, needed: int, limit: str) -> EngineError:
     return EngineError(
         "there is not enough memory on the device",
         facts=(
             ("needed", bytes_text(needed)),
-            ("found", found),
+            ("found", limit),
             ("device", driver.record.description),
         ),
         where=driver.record.engine,

@@ -139,12 +139,12 @@ def _over_results(step: Contraction, single: Contraction, stages: Sequence[Stage
 
 def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
     """A chain as contractions, and the loop between them, which keep values in workspaces."""
-    found: list[Step] = []
+    starts: list[Step] = []
     kept: dict[str, Scalar] = {}
     for product in chain.products:
         local = Local(product.result, product.dtype)
         store, kept[product.result] = workspaces.kept((*chain.axes, *chain.k), local)
-        found.append(
+        starts.append(
             Contraction(
                 *(f"{chain.name}.{product.result}", chain.batch, chain.m, chain.k, product.axes),
                 *(product.left, product.right, product.result, product.dtype, (store,)),
@@ -154,9 +154,9 @@ def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
     stages: list[Stage] = [replace(one, value=change.scalar(one.value)) for one in chain.reductions]
     stores = list(chain.stores)
     rows: dict[str, Scalar] = {}
-    for one in chain.reductions:
-        if one.local in _locals_in(store.value for total in chain.sums for store in total.stores):
-            store, rows[one.local] = workspaces.kept(chain.axes, Local(one.local, one.dtype))
+    for stage in chain.reductions:
+        if stage.local in _locals_in(store.value for total in chain.sums for store in total.stores):
+            store, rows[stage.local] = workspaces.kept(chain.axes, Local(stage.local, stage.dtype))
             stores.append(store)
     at_rows = Rewrite(locals=rows)
     weights: list[Store] = []
@@ -173,7 +173,7 @@ def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
     stages.append(Write(chain.k, tuple(weights)))
     if stores:
         stages.append(Write((), tuple(stores)))
-    return (*found, Loop(f"{chain.name}.weights", chain.axes, tuple(stages)), *ends)
+    return (*starts, Loop(f"{chain.name}.weights", chain.axes, tuple(stages)), *ends)
 
 
 def without_epilogue(step: Contraction, workspaces: StepWorkspaces) -> tuple[Contraction, Loop]:
@@ -227,9 +227,9 @@ def _loop_passes(
     """The passes of a loop; locals that later passes use are kept in workspaces."""
     kept: dict[str, Scalar] = {}
     done = 0
-    for number, one in enumerate(passes):
-        stages = loop.stages[done : done + one.stages]
-        done += one.stages
+    for number, pass_ in enumerate(passes):
+        stages = loop.stages[done : done + pass_.stages]
+        done += pass_.stages
         rewritten = Rewrite(locals=kept)
         stages = [*rewritten.records(stages)]
         used = _locals_of(loop.stages[done:])
@@ -241,9 +241,9 @@ def _loop_passes(
                 kept[stage.local] = load
         if stores:
             stages.append(Write((), tuple(stores)))
-        own = Loop(f"{loop.name}.{number}", loop.axes, tuple(stages))
-        steps = [_spread(own)] if one.splits == 1 else split_loop(own, one.splits, workspaces)
-        yield from zip(steps, one.kernels, strict=True)
+        part = Loop(f"{loop.name}.{number}", loop.axes, tuple(stages))
+        steps = [_spread(part)] if pass_.splits == 1 else split_loop(part, pass_.splits, workspaces)
+        yield from zip(steps, pass_.kernels, strict=True)
 
 
 def _spread(loop: Loop) -> Loop:
@@ -266,9 +266,9 @@ def split_loop(loop: Loop, splits: int, workspaces: StepWorkspaces) -> tuple[Loo
     totals: list[Stage] = []
     stores: list[Store] = []
     for stage in leading_reductions(loop.stages):
-        whole, replaced = flattened(stage.axes, "r")
-        inner = Axis("r", whole.extent // splits)
-        split = Rewrite({whole: axis_index(share) * inner.extent + axis_index(inner)})
+        axis, replaced = flattened(stage.axes, "r")
+        inner = Axis("r", axis.extent // splits)
+        split = Rewrite({axis: axis_index(share) * inner.extent + axis_index(inner)})
         value = split.scalar(Rewrite(replaced).scalar(stage.value))
         shares.append(replace(stage, axes=(inner,), value=value))
         store, load = workspaces.kept(axes, Local(stage.local, stage.dtype))
@@ -282,7 +282,7 @@ def split_loop(loop: Loop, splits: int, workspaces: StepWorkspaces) -> tuple[Loo
 def _sort_passes(
     loop: Loop, sort: Sort, kernels: Sequence[KernelSchedule], workspaces: StepWorkspaces
 ) -> Iterator[tuple[tuple[Step, ...], KernelSchedule]]:
-    """Each pass orders the elements of the pass before, of which it knows the positions."""
+    """Each pass orders the elements of the pass before, whose positions it reads."""
     axes = (*loop.axes, sort.axis)
     shape = [axis.extent for axis in axes]
     location = row_major(axes)
@@ -293,9 +293,9 @@ def _sort_passes(
         target, index = sort.buffer, sort.index
         if number + 1 < len(kernels):
             target, index = names[number % 2], location
-        own = Loop(f"{loop.name}.{number}", loop.axes, (replace(sort, key=key),))
+        sorting = Loop(f"{loop.name}.{number}", loop.axes, (replace(sort, key=key),))
         move = Loop(f"{loop.name}.moved", axes, (Write((), (Store(target, index, value),)),))
-        yield (own, move), kernel
+        yield (sorting, move), kernel
         value = Load(target, location, sort.dtype)
         wide = value if sort.dtype == int64 else Apply("cast", (value,), int64)
         position = gathered_index(wide, sort.axis.extent)
@@ -317,8 +317,8 @@ def _scan_passes(
     reduce = Reduce("total", scan.combine, (inner,), value, scan.dtype)
     first, second, third = decided.kernels
     yield (Loop(f"{loop.name}.blocks", axes, (reduce, Write((), (store,)))),), first
-    whole = Scan(block, scan.combine, each, running, location, scan.dtype)
-    yield (Loop(f"{loop.name}.totals", loop.axes, (whole,)),), second
+    totals = Scan(block, scan.combine, each, running, location, scan.dtype)
+    yield (Loop(f"{loop.name}.totals", loop.axes, (totals,)),), second
     later = Bound(axis_index(block), 1, block.extent)
     before = Load(running, location - 1, scan.dtype, (later,))
     combined = Apply(COMBINING[scan.combine], (before, value), scan.dtype)
@@ -353,15 +353,15 @@ def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:
 
     They reduce over axes to a value, not a position, and do not depend on each other.
     """
-    found: list[Reduce] = []
+    reductions: list[Reduce] = []
     for stage in stages:
-        earlier = {one.local for one in found}
+        earlier = {one.local for one in reductions}
         if not isinstance(stage, Reduce) or not stage.axes or stage.combine in POSITIONAL:
             break
         if _locals_of([stage]) & earlier:
             break
-        found.append(stage)
-    return found
+        reductions.append(stage)
+    return reductions
 
 
 def _locals_of(stages: Iterable[Stage]) -> set[str]:

@@ -81,9 +81,9 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
         x = code.load(at(0), type)
         y = x + x
         loop = code.begin_loop(0, _CALLS, carried=[x + n for n in range(_CHAINS)])
-        first, *found = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
+        first, *others = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
         target = at(0)
-        code.store(sum(found, first), target)
+        code.store(sum(others, first), target)
 
 
 def _write_matrix_multiply_add(module: Module, kind: str, items: int) -> None:
@@ -94,11 +94,11 @@ def _write_matrix_multiply_add(module: Module, kind: str, items: int) -> None:
         low, high = code.extract(operand, 0), code.extract(operand, 1)
         x = code.load(at(0), type)
         loop = code.begin_loop(0, _CALLS, carried=[x + n for n in range(_MATRICES)])
-        first, *found = code.end_loop(
+        first, *others = code.end_loop(
             loop, [code.call(multiply, type, operand, low, high, one) for one in loop.carried]
         )
         target = at(0)
-        code.store(sum(found, first), target)
+        code.store(sum(others, first), target)
 
 
 def _write_copy(module: Module, type: Type, items: int) -> None:

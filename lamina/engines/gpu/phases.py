@@ -31,14 +31,14 @@ from lamina.program.cost import Cost
 ITEMS = 512
 # The clocks of a launch in a graph, if it begins before the one before it has ended. On an H100
 # `benchmarks/device_check.py` measures 0.6 us for an empty kernel, and 1.3 us for each kernel of
-# tiny-step, most of which wait for one or two loads.
+# tiny-step; most of them wait for one or two loads.
 LAUNCH = 1700
 # The clocks of an operation that needs the result of the one before.
 _OPERATION = 8
 # The most buffers of a kernel, whose arguments may take 4 KiB, and the most phases: compilers take
 # long for a large kernel, while several small ones are compiled at a time.
 _MOST_BUFFERS, _MOST_PHASES = 400, 24
-# Kernels whose work items need more registers and local memory than those of phases have.
+# Kernels whose work items need more registers and local memory than work items of phases have.
 _WITH_TILES = (TileSchedule, ChainSchedule)
 
 
@@ -73,7 +73,7 @@ class _Piece:
 def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rates) -> float | None:
     """The clocks that a kernel takes longer as a phase, besides its launch; None if it is none.
 
-    `cost` is that of its step, `rates` are those of the device.
+    `cost` is its step's cost, `rates` are the device's rates.
     """
     group = max(launch.group, 1)
     # Barriers of work items in one warp that are in different places are legal, but slow.
@@ -95,7 +95,7 @@ def joined_launches(
 
     `extra` is what `extra_clocks` returns for each.
     """
-    found: list[Joined] = []
+    all_joined: list[Joined] = []
     # The present run of neighbours.
     run: list[_Piece] = []
 
@@ -105,7 +105,7 @@ def joined_launches(
         count = sum(one.times * (one.last - one.first) for one in run)
         if run and clocks < (count - 1) * (LAUNCH - BARRIER):
             loops = tuple(one.loop for one in run if one.loop is not None)
-            found.append(Joined(run[0].first, run[-1].last, loops))
+            all_joined.append(Joined(run[0].first, run[-1].last, loops))
         run.clear()
 
     starts = {one.first: one for one in repeats}
@@ -113,9 +113,9 @@ def joined_launches(
     while number < len(launches):
         loop = starts.get(number)
         last = number + 1 if loop is None else loop.last
-        own = extra[number:last]
-        small = [one for one in own if one is not None and one <= LAUNCH - BARRIER]
-        clocks = sum(small) if len(small) == len(own) else None
+        extras = extra[number:last]
+        small = [one for one in extras if one is not None and one <= LAUNCH - BARRIER]
+        clocks = sum(small) if len(small) == len(extras) else None
         row = launches[run[0].first if run else number : last]
         if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:
             end()
@@ -124,10 +124,10 @@ def joined_launches(
         elif loop is not None:
             # Within an iteration.
             within = joined_launches(launches[number:last], extra[number:last], ())
-            found += (Joined(number + one.first, number + one.last) for one in within)
+            all_joined += (Joined(number + one.first, number + one.last) for one in within)
         number = last
     end()
-    return found
+    return all_joined
 
 
 def buffers_of(launches: Sequence[Launch]) -> tuple[str, ...]:
@@ -178,11 +178,11 @@ def write_phases(
             if index is not None:
                 iteration = code.convert("trunc", index, "i32")
             for phase in phases[number:last]:
-                parts, own = _parts_of(phase, most_local_bytes)
-                local_bytes = max(local_bytes, parts * own)
+                parts, part_bytes = _parts_of(phase, most_local_bytes)
+                local_bytes = max(local_bytes, parts * part_bytes)
                 numbers = [iteration] if phase.takes_iteration and iteration is not None else []
                 arguments = [*(given[name] for name in phase.launch.buffers), *numbers]
-                _write_phase(code, phase, parts, arguments, item, (local, own))
+                _write_phase(code, phase, parts, arguments, item, (local, part_bytes))
         number = last
     return Launch(
         *(name, buffers, ITEMS, launches[0].step, ITEMS),

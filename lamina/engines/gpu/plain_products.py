@@ -86,11 +86,11 @@ def plain_product(step: Contraction) -> PlainProduct | None:
     """
     if len(step.stores) != 1 or not all(step.extents):
         return None
-    one = with_single_axes(step, "batch", "m", "n", "k")
-    (batch,), (m,), (n,), (k,) = one.batch, one.m, one.n, one.k
-    (store,) = one.stores
+    single = with_single_axes(step, "batch", "m", "n", "k")
+    (batch,), (m,), (n,), (k,) = single.batch, single.m, single.n, single.k
+    (store,) = single.stores
     target = _strided(store.buffer, store.index, store.value.dtype.name, (batch, m, n))
-    left, right = (_elements(view, (batch, m, n, k)) for view in (one.left, one.right))
+    left, right = (_elements(view, (batch, m, n, k)) for view in (single.left, single.right))
     if left is None or right is None or target is None or left.dtype != right.dtype:
         return None
     if store.buffer in (left.buffer, right.buffer):
@@ -105,16 +105,16 @@ def plain_product(step: Contraction) -> PlainProduct | None:
     if result is None or first is None or second is None:
         return None
     product = MatrixProduct(batch.extent, first[0], second[0], first[1], second[1], result)
-    found = PlainProduct(product, left.buffer, right.buffer, store.buffer)
-    return _with_epilogue(found, one, store, (rows, columns, batch))
+    plain = PlainProduct(product, left.buffer, right.buffer, store.buffer)
+    return _with_epilogue(plain, single, store, (rows, columns, batch))
 
 
 def _elements(view: Scalar, axes: tuple[Axis, ...]) -> _Strided | None:
     """What an operand reads, if it is a load that is at most converted without rounding."""
-    found = stored(view)
-    if found is None or found.load.bounds:
+    source = stored(view)
+    if source is None or source.load.bounds:
         return None
-    load, converted = found.load, [one.primitive for one in found.conversions]
+    load, converted = source.load, [one.primitive for one in source.conversions]
     if load.dtype == float32:
         kind = {"": "float32", "as_tf32": "tf32"}.get(" ".join(converted))
     else:
@@ -145,7 +145,7 @@ def _factor(
 
 
 def _with_epilogue(
-    found: PlainProduct, step: Contraction, store: Store, axes: tuple[Axis, Axis, Axis]
+    plain: PlainProduct, step: Contraction, store: Store, axes: tuple[Axis, Axis, Axis]
 ) -> PlainProduct | None:
     """The product with what is added to it; None if the epilogue is another one."""
     total, value = Local(step.result, step.dtype), store.value
@@ -155,11 +155,11 @@ def _with_epilogue(
             return None
         value = Apply("add", (target, value), float32)
     if value == total:
-        return found
+        return plain
     if not isinstance(value, Apply):
         return None
     if value.primitive == "cast" and value.operands == (total,):
-        return found if value.dtype.name == found.product.left.dtype else None
+        return plain if value.dtype.name == plain.product.left.dtype else None
     if value.primitive != "add" or total not in value.operands:
         return None
     other = value.operands[value.operands[0] == total]
@@ -170,10 +170,10 @@ def _with_epilogue(
     if elements is None:
         return None
     if elements.vector(rows, columns, batch) and other.buffer != store.buffer:
-        product = replace(found.product, bias_start=elements.start)
-        return replace(found, product=product, bias=other.buffer)
+        product = replace(plain.product, bias_start=elements.start)
+        return replace(plain, product=product, bias=other.buffer)
     added = elements.matrix(rows, columns, batch)
     # A part of the result that is read elsewhere than it is written may have been written before.
     if added is None or (other.buffer == store.buffer and other != target):
         return None
-    return replace(found, product=replace(found.product, added=added), added=other.buffer)
+    return replace(plain, product=replace(plain.product, added=added), added=other.buffer)

@@ -28,9 +28,9 @@ class Operand:
     """An operand of a product, with its m or n, `outer`, and its k.
 
     Attributes:
-        loaded_bytes: of an element in memory, as far as costs depend on it: only floats of 16 bits
-            count as smaller than the elements that are multiplied.
-        half: the floats of 16 bits of which the elements are casts to float32; None if they are
+        loaded_bytes: the bytes of an element in memory, as far as costs depend on it: only floats
+            of 16 bits count as smaller than the elements that are multiplied.
+        half: the floats of 16 bits whose casts to float32 are the elements; None if they are
             anything else.
     """
 
@@ -169,11 +169,11 @@ def distance_along(view: Scalar, axis: Axis) -> int:
     0 if the view does not depend on the axis; the size of the buffer's indices if it is unknown.
     """
     split, lane = _split_axis(axis, 2)
-    found = [0]
+    distances = [0]
     for load in loads(split.scalar(view)):
         stride = stride_along(load.index, lane)
-        found.append(load.index.bounds[1] if stride is None else abs(stride))
-    return max(found)
+        distances.append(load.index.bounds[1] if stride is None else abs(stride))
+    return max(distances)
 
 
 def index_run(index: Index, axis: Axis) -> int:

@@ -144,14 +144,14 @@ class Recording:
         """
         if not size:
             return None
-        found = self._memories.get(name)
-        if found is None or found.bytes < size:
-            if found is not None:
+        memory = self._memories.get(name)
+        if memory is None or memory.bytes < size:
+            if memory is not None:
                 del self._memories[name]
-                found.release()
-            found = DeviceMemory(self._driver, (size,), np.dtype(np.uint8))
-            self._memories[name] = found
-        return found.buffer
+                memory.release()
+            memory = DeviceMemory(self._driver, (size,), np.dtype(np.uint8))
+            self._memories[name] = memory
+        return memory.buffer
 
     def read(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """A copy of the array at the beginning of a buffer."""

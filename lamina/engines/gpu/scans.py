@@ -54,10 +54,10 @@ class _Scan:
             value = self._value(points.indices(location).start, start)
             running, row = self._within(array, item, value)
             last = code.offset(array, row * items + items - 1, type.element)
-            whole = fetched(code, last, start[0].type)
+            total = fetched(code, last, start[0].type)
             # The next stretch overwrites what has been read here.
             code.barrier()
-            return self._combine.merged(carried, running), self._combine.merged(carried, [whole])
+            return self._combine.merged(carried, running), self._combine.merged(carried, [total])
 
         def store(total: Value) -> None:
             at = points.indices(location).start

@@ -16,7 +16,7 @@ VECTOR_BYTES = 16
 HALF_BYTES = 2
 # The m or n of the operands that an instruction on matrices multiplies.
 STEP = 16
-# The work items that run an instruction on matrices together; and those of a warpgroup.
+# The work items that run an instruction on matrices together: a warp, or a warpgroup.
 WARP, WARPGROUP = 32, 128
 
 
@@ -149,7 +149,7 @@ class OperandLoad:
     Attributes:
         along_k: whether neighbouring work items, and vectors, read neighbours along K; otherwise
             along m or n.
-        lanes: of the vectors that are read; 1 for scalars.
+        lanes: the lanes of the vectors that are read; 1 for scalars.
         padding: unused elements after each row in local memory; with them, elements that are
             accessed together are in different banks.
     """
@@ -175,8 +175,8 @@ class TileLoad(OperandLoad):
     Vectors along K are written to several rows.
 
     Attributes:
-        is_half: whether the tile is kept in the floats of 16 bits of which its elements are casts.
-            They are converted when they are multiplied, and not when they are copied.
+        is_half: whether the tile keeps the floats of 16 bits whose casts are its elements. They are
+            converted when they are multiplied, and not when they are copied.
     """
 
     is_half: bool = False
@@ -217,10 +217,10 @@ class TiledSchedule(TileSchedule):
 
     Attributes:
         item_m, item_n: a work item's block of sums; they divide the tile.
-        left, right: how the operands are copied, after the exchange.
-        buffers: 2 if the next tiles are read while the present ones are multiplied, otherwise 1.
-        unrolled: how many of the multiplications along a stretch are written out; it divides the
-            stretch.
+        left, right: the copies of the operands, after the exchange.
+        buffers: the tiles of each operand: 2 if the next ones are read during products, else 1.
+        unrolled: the number of multiplications along a stretch that are written out; it divides
+            the stretch.
         width: the most lanes of vectors in local memory and registers; 1 for scalars.
     """
 
@@ -265,7 +265,7 @@ class TreeSchedule(KernelSchedule):
         items: the number of work items that share a sum, a power of two.
         results: the number of blocks of sums in a group.
         item_m, item_n: a work item's block of sums.
-        lanes: of vectors along K; 1 for scalars.
+        lanes: the lanes of vectors along K; 1 for scalars.
         along_k: whether neighbouring work items read neighbours along K; otherwise the same K of
             neighbouring blocks.
     """
@@ -330,7 +330,7 @@ class MatrixSchedule(TileSchedule):
             of 16.
         by_warpgroups: whether four warps multiply together, and read both operands from local
             memory. Then each warp has 16 of m, and all n.
-        left, right: how the operands are copied, after the exchange.
+        left, right: the copies of the operands, after the exchange.
         stages: the tiles in local memory, at least 2, or 3 for warpgroups. While one is multiplied,
             the others are copied; warpgroups also multiply the one before it.
     """
@@ -395,10 +395,10 @@ class ChainSchedule(KernelSchedule):
         items_k: the work items that share a row.
         width: the most lanes of vectors of columns; 1 for scalars.
         lengths, tiles: the extents in local memory of the axes of products, and of n of the sums.
-        lefts, rights: how the operands of each product are copied to local memory.
-        sums: how the right operand of each sum is copied.
-        weights: how weights are kept in local memory.
-        local_bytes: of local memory.
+        lefts, rights: the copies of the products' operands to local memory.
+        sums: the copies of the right operands of the sums.
+        weights: the layout of weights in local memory.
+        local_bytes: bytes of local memory.
         is_launched: whether launches add the local memory; otherwise kernels declare it.
     """
 
@@ -467,7 +467,7 @@ class PassesSchedule:
     """A step is run in passes, which keep reduced values in workspaces.
 
     Attributes:
-        passes: in order.
+        passes: the passes in order.
     """
 
     passes: tuple[Pass, ...]
@@ -490,7 +490,7 @@ class StepsSchedule:
     """A step is run as several steps, which keep values in workspaces.
 
     Attributes:
-        way: which steps they are, `WINOGRAD` for example.
+        way: the name of the steps' algorithm, `WINOGRAD` for example.
         steps: the schedule of each.
     """
 
@@ -511,8 +511,8 @@ class LibrarySchedule:
 
     Attributes:
         product: the matrices, and what is added to their product.
-        algorithm: how the library computes it.
-        epilogue: of the kernel that does the stores of the step, if the library stores only the
+        algorithm: the library's algorithm.
+        epilogue: the schedule of the kernel with the step's stores, if the library stores only the
             sums, in a workspace; None if it does the stores itself.
     """
 
@@ -536,7 +536,7 @@ class ProgramSchedule:
     """All decisions about a program.
 
     Attributes:
-        steps: how each of its steps is run.
+        steps: the schedules of its steps.
     """
 
     steps: tuple[StepSchedule, ...]

@@ -22,7 +22,7 @@ Found = TypeVar("Found", bound=Listed)
 
 def chosen_device(
     name: str,
-    found: Sequence[Found],
+    devices: Sequence[Found],
     *,
     language: str,
     text_of: Callable[[Device], str],
@@ -39,19 +39,19 @@ def chosen_device(
         EngineError: if there is none, or it cannot be used.
     """
     engine, _, given = name.partition(":")
-    wanted = given.lower()
-    if wanted.isdecimal():
-        missing = f"there is no {language} device number {wanted}"
-        named = [one for one in found if one.record.engine == f"{engine}:{wanted}"]
+    query = given.lower()
+    if query.isdecimal():
+        missing = f"there is no {language} device number {query}"
+        named = [one for one in devices if one.record.engine == f"{engine}:{query}"]
     else:
         missing = f"no {language} device is named {given!r}"
-        named = [one for one in found if wanted in text_of(one.record).lower()]
-    for one in named:
-        if not one.record.problem:
-            return one
-    rows = [one.record for one in named or found]
+        named = [one for one in devices if query in text_of(one.record).lower()]
+    for device in named:
+        if not device.record.problem:
+            return device
+    rows = [one.record for one in named or devices]
     remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
-    near = "" if named else did_you_mean(nearest(wanted, rows))
+    near = "" if named else did_you_mean(nearest(query, rows))
     raise EngineError(
         f"this {language} device cannot be used" if named else missing,
         facts=tuple(

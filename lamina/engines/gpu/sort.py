@@ -29,50 +29,50 @@ def sort_kernel(signature: Signature[SortSchedule]) -> Body:
     assert isinstance(loop, Loop)
     (sort,) = loop.stages
     assert isinstance(sort, Sort)
-    own, moved = Axis("element", sort.axis.extent), Store(sort.buffer, sort.index, sort.positions)
+    axis, moved = Axis("element", sort.axis.extent), Store(sort.buffer, sort.index, sort.positions)
     if moving:
         (moved,) = stores_of(moving[0])
     decided = signature.decided
-    return (*loop.axes, own), lambda points: _Ranks(points, sort, own, decided).write(moved)
+    return (*loop.axes, axis), lambda points: _Ranks(points, sort, axis, decided).write(moved)
 
 
 @final
 class _Ranks:
     """Writes the kernel of one pass."""
 
-    def __init__(self, points: ItemPoints, sort: Sort, own: Axis, decided: SortSchedule) -> None:
+    def __init__(self, points: ItemPoints, sort: Sort, axis: Axis, decided: SortSchedule) -> None:
         self._points, self._code = points, points.code
-        self._sort, self._own, self._run = sort, own, decided.run
+        self._sort, self._axis, self._run = sort, axis, decided.run
         self._merges = decided.merges
-        self._key = points.value(Rewrite({sort.axis: axis_index(own)}).scalar(sort.key))
+        self._key = points.value(Rewrite({sort.axis: axis_index(axis)}).scalar(sort.key))
 
     def write(self, moved: Store) -> None:
         points, sort = self._points, self._sort
         rank = self._merged_rank() if self._merges else self._counted_rank()
-        value = Rewrite({sort.axis: axis_index(self._own)}).scalar(moved.value)
+        value = Rewrite({sort.axis: axis_index(self._axis)}).scalar(moved.value)
         with points.bound(sort.axis, rank):
             points.store_all([Store(moved.buffer, moved.index, value)])
 
     def _counted_rank(self) -> Value:
         """The rank within the run: the begin of the run, and the number of elements before."""
         points, code, sort = self._points, self._code, self._sort
-        begin, end = self._ends_of(points.indices(axis_index(self._own) // self._run).start)
+        begin, end = self._ends_of(points.indices(axis_index(self._axis) // self._run).start)
         with points.loop(sort.axis, (begin,), begin, end) as opened:
-            before = self._is_before(opened.index, opened.index < points.axis(self._own))
+            before = self._is_before(opened.index, opened.index < points.axis(self._axis))
             (rank,) = opened.carried
             (rank,) = code.end_loop(opened, (code.select(before, rank + 1, rank),))
         return rank
 
     def _merged_rank(self) -> Value:
         """The rank in both runs together: the position, moved by the rank in the other run."""
-        number = self._points.indices(axis_index(self._own) // self._run).start
+        number = self._points.indices(axis_index(self._axis) // self._run).start
         is_right = (number & 1).differs(0)
         begin, end = self._ends_of(number ^ 1)
-        found = self._first_not_before(begin, end, is_right)
+        place = self._first_not_before(begin, end, is_right)
         # Elements of the left run move by those that come before from the right one.
-        at = self._points.axis(self._own)
-        left = at + (found - begin)
-        right = at - self._run + (found - begin)
+        at = self._points.axis(self._axis)
+        left = at + (place - begin)
+        right = at - self._run + (place - begin)
         return self._code.select(is_right, right, left)
 
     def _first_not_before(self, begin: Value, end: Value, is_right: Value) -> Value:

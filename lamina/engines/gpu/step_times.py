@@ -32,8 +32,8 @@ class Changed:
     """What a step reads and changes: the bytes that are put back before it runs again.
 
     Attributes:
-        names: of the buffers.
-        bytes: of each.
+        names: the names of the buffers.
+        bytes: the bytes of each buffer.
         is_repeatable: whether the step may run with what it has changed. Its results do not count,
             but positions computed from other integers than its own may lie outside of a buffer.
     """

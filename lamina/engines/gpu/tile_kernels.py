@@ -62,7 +62,7 @@ class TileKernel(ABC, Generic[Decided]):
         """The sums over all stretches of K."""
 
     def _results(self, totals: Sequence[Value]) -> Sequence[Value]:
-        """The sums of the work item's block: those of each row one after the other, in vectors."""
+        """The sums of the work item's block: row after row, in vectors."""
         return totals
 
     def write(self) -> None:
@@ -152,8 +152,8 @@ class TileResults:
         self._points, self._code, self._step = points, points.code, step
         self._locals = locals
         self._batch, self._left, self._right = batch, left, right
-        whole = right.axis.extent % right.width == 0
-        self._lanes = right.width if whole else 1
+        full_vectors = right.axis.extent % right.width == 0
+        self._lanes = right.width if full_vectors else 1
         self._lane = Axis("lane", self._lanes)
 
     def write(self, totals: Sequence[Value]) -> None:
@@ -201,5 +201,5 @@ class TileResults:
         # The sums of a block are different locals.
         name = f"{step.result}_{total.name}"
         points.define(name, total)
-        own = {**locals, step.result: Local(name, step.dtype)}
-        points.store_all(Rewrite(axes, own).records(step.stores))
+        all_locals = {**locals, step.result: Local(name, step.dtype)}
+        points.store_all(Rewrite(axes, all_locals).records(step.stores))

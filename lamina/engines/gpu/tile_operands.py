@@ -36,10 +36,10 @@ class Side:
 
     Attributes:
         view: the operand.
-        axis: m or n of the contraction.
-        tiles: counts the tiles along it.
+        axis: the m or n of the contraction.
+        tiles: the axis that counts the tiles along it.
         tile: the extent of a tile along it.
-        load: how the tile is copied to local memory.
+        load: the tile's copy to local memory.
         block: the extent of a work item's block along the axis.
         items: the number of work items along the axis.
         position: the number of the work item along the axis.
@@ -131,7 +131,7 @@ class TileVectors:
         view: the operand, as it is kept in local memory.
         apart: the distance of the rows that work items copy one after the other, among eight rows;
             it divides 8, and the rows are a multiple of 8 unless it is 1.
-        near: the vectors of a row that work items copy one after the other, before those of the
+        near: the number of a row's vectors that work items copy one after the other, before the
             next row; it divides the vectors of a row. None for all of them.
 
     Attributes:
@@ -161,14 +161,14 @@ class TileVectors:
             product = at // (fast * slow) % batch.tile
             at_k, outer = (first, second) if along_k else (second, first)
             replaced = {batch.axis: batch.first + product, side.axis: self._outer(number, outer)}
-            whole = (number + 1) * group <= self.count
+            is_full = (number + 1) * group <= self.count
             self.all.append(
                 _Vector(
                     Rewrite(replaced).scalar(view),
                     product,
                     outer * (lanes // self.k_lanes),
                     at_k,
-                    None if whole else at,
+                    None if is_full else at,
                 )
             )
 
@@ -184,7 +184,7 @@ class TileVectors:
 
     @contextmanager
     def at(self, vector: _Vector, stretch: Index) -> Generator[tuple[Scalar, Value | None]]:
-        """Inside, the points are those of a vector of the tile at a stretch of K.
+        """Inside, the points are a vector of the tile at a stretch of K.
 
         Yields its elements, and whether it is inside of K; None if all are.
         """
@@ -201,14 +201,14 @@ class TileVectors:
 
     def loaded(self, stretch: Index) -> Sequence[Value]:
         """The work item's vectors of the tile at a stretch of K; zero beyond the end of K."""
-        found: list[Value] = []
+        values: list[Value] = []
         for vector in self.all:
             with self.at(vector, stretch) as (elements, inside):
                 value = self._points.vector(elements)
             if inside is not None:
                 value = self._code.select(inside, value, constant(0, value.type))
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
     @contextmanager
     def owned(self, vector: _Vector) -> Generator[None]:
@@ -232,7 +232,7 @@ def _spread(row: Index, apart: int) -> Index:
 def _near(side: Side, k: Axis, stretch: int) -> int | None:
     """How many vectors along K are copied one after the other: None for all of a row.
 
-    Their elements are written to several rows, which are padded so that those of one sector are in
+    Their elements are written to several rows, padded so that elements of one sector are in
     different banks. If runs of neighbours have whole sectors, no sector is read twice for that.
     """
     lanes = side.load.lanes
@@ -288,8 +288,8 @@ class TileOperand:
                 address = code.offset(self._array, start + location, type.element)
                 lanes = value.type.lanes
                 if vectors.k_lanes == 1 or not lanes:
-                    whole = side.row % max(lanes, 1) == 0
-                    code.store(value, address, lanes * type.bytes if whole else 0)
+                    is_aligned = side.row % max(lanes, 1) == 0
+                    code.store(value, address, lanes * type.bytes if is_aligned else 0)
                     continue
                 for lane in range(lanes):
                     below = code.offset(address, lane * side.row, type.element)
@@ -316,11 +316,11 @@ class TileOperand:
         code, side, type = self._code, self._side, self._type
         begin, lanes = start + k * side.row, side.width if side.width > 1 else 0
         align = lanes * type.bytes if side.row % side.width == 0 else 0
-        found: list[Value] = []
+        values: list[Value] = []
         for number in range(side.block // side.width):
             beyond = following * side.row + number * side.items * side.width
             address = code.offset(self._array, begin, type.element)
             address = code.offset(address, beyond, type.element)
             loaded = code.load(address, type.wide(lanes), align)
-            found.append(loaded if self._half is None else to_float(code, loaded, self._half))
-        return found
+            values.append(loaded if self._half is None else to_float(code, loaded, self._half))
+        return values

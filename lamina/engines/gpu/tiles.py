@@ -58,8 +58,8 @@ class _Tiles(TileKernel[TiledSchedule]):
             loaded = [one.loaded(axis_index(self._stretch)) for one in operands]
             # All items are done with the previous tile.
             code.barrier()
-            for one, values, begin in zip(operands, loaded, begins, strict=True):
-                one.keep(values, begin)
+            for operand, values, begin in zip(operands, loaded, begins, strict=True):
+                operand.keep(values, begin)
             code.barrier()
             return self._products(operands, begins, opened.carried)
 
@@ -70,8 +70,8 @@ class _Tiles(TileKernel[TiledSchedule]):
     ) -> Sequence[Value]:
         """While a tile is multiplied, the next one is read into registers."""
         code, points = self._code, self._points
-        for one in operands:
-            one.keep(one.loaded(Index()), points.position(0))
+        for operand in operands:
+            operand.keep(operand.loaded(Index()), points.position(0))
         code.barrier()
         following = Axis("following", self._stretch.extent)
 
@@ -83,8 +83,8 @@ class _Tiles(TileKernel[TiledSchedule]):
             with points.bound(following, number):
                 loaded = [one.loaded(axis_index(following)) for one in operands]
             received = self._products(operands, begins, opened.carried)
-            for one, values, begin in zip(operands, loaded, begins, strict=True):
-                one.keep(values, one.size - begin)
+            for operand, values, begin in zip(operands, loaded, begins, strict=True):
+                operand.keep(values, operand.size - begin)
             code.barrier()
             return received
 

@@ -83,8 +83,8 @@ class Uploads:
         sent = self._send(uploads, arrays, early)
         uploads.flush()
         queue.wait_for(sent)
-        for number, one in self._inputs:
-            queue.copy(targets[number], 0, early[number], one.bytes)
+        for number, input_ in self._inputs:
+            queue.copy(targets[number], 0, early[number], input_.bytes)
         self._copied = queue.mark()
 
     def _send(
@@ -99,15 +99,15 @@ class Uploads:
         self._next = (self._next + 1) % self._count
         work: list[Callable[[], None]] = []
         sends: list[Callable[[], Event]] = []
-        for start, (number, one) in zip(self._starts, self._inputs, strict=True):
-            own = slot[start : start + one.bytes].view(one.dtype.numpy).reshape(one.shape)
-            source = arrays[number].reshape(one.shape)
+        for start, (number, input_) in zip(self._starts, self._inputs, strict=True):
+            copy = slot[start : start + input_.bytes].view(input_.dtype.numpy).reshape(input_.shape)
+            source = arrays[number].reshape(input_.shape)
             if source.flags.c_contiguous:
-                own, source = own.reshape(-1), source.reshape(-1)
-            each = own[:1].nbytes
-            for rows in copies.stretches(len(own), each):
-                work.append(partial(np.copyto, own[rows], source[rows], casting="no"))
-                sends.append(partial(queue.send, targets[number], own[rows], rows.start * each))
+                copy, source = copy.reshape(-1), source.reshape(-1)
+            each = copy[:1].nbytes
+            for rows in copies.stretches(len(copy), each):
+                work.append(partial(np.copyto, copy[rows], source[rows], casting="no"))
+                sends.append(partial(queue.send, targets[number], copy[rows], rows.start * each))
         # The device copies the first pieces while the host still copies the others.
         copies.by_threads(work, self._size, lambda number: transfers.append(sends[number]()))
         return list(transfers)
@@ -147,7 +147,7 @@ class DeviceStaging:
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """The bytes of the host arrays; without those of size 0."""
+        """The bytes of the host arrays that are not empty."""
         return {name: block.array for name, block in self._blocks.items()}
 
     def send(self, sizes: Mapping[str, int]) -> None:
@@ -173,8 +173,8 @@ class DeviceStaging:
                 with self._driver.errors("copying examples"):
                     self._driver.upload_queue.finish()
         finally:
-            for one in (*blocks.values(), *memories.values()):
-                one.release()
+            for memory in (*blocks.values(), *memories.values()):
+                memory.release()
 
 
 @final
@@ -199,10 +199,10 @@ class Downloads:
                 some = target[first : first + len(slots)]
                 work: list[partial[None]] = []
                 for start in range(0, len(some), copies.PIECE_BYTES):
-                    own = some[start : start + copies.PIECE_BYTES]
-                    slot = slots[start : start + len(own)]
+                    piece = some[start : start + copies.PIECE_BYTES]
+                    slot = slots[start : start + len(piece)]
                     event = queue.fetch(slot, buffer, first + start)
-                    work.append(partial(_finish, event, own, slot))
+                    work.append(partial(_finish, event, piece, slot))
                 queue.flush()
                 copies.by_threads(work, array.nbytes)
 

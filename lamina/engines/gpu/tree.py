@@ -58,7 +58,7 @@ class Tree:
         items: the number of items that share a sum, a power of two.
         rows: the number of sums of a group.
         near: the distance of items with neighbouring shares: 1, or `rows`.
-        combine: combines two rows of values.
+        combine: the function that combines two rows of values.
     """
 
     points: ItemPoints
@@ -93,9 +93,9 @@ class Tree:
             values = self.combine(values, others)
             distance //= 2
         first = points.indices(self.share // within * self.rows + self.row).start
-        own = points.indices(self.share % within).start
+        part = points.indices(self.share % within).start
         with (
-            code.when(code.compare("eq", own, points.position(0))) if within > 1 else nullcontext()
+            code.when(code.compare("eq", part, points.position(0))) if within > 1 else nullcontext()
         ):
             self._keep(arrays, first, values)
         code.barrier()

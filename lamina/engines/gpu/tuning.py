@@ -1,8 +1,8 @@
 """Tuning: schedules of a program's most expensive steps are timed on the device, the best is kept.
 
 Each candidate is compiled as a program of its step alone, which has the same kernels, and runs on
-memory of its own. Choices are kept on disk by device and driver: those of steps, which programs
-share, and those of whole programs. So a later process tunes nothing, and a program has the same
+memory of its own. Choices for steps, which programs share, and choices for whole programs are
+kept on disk by device and driver. So a later process tunes nothing, and a program has the same
 schedule in all processes.
 """
 
@@ -38,7 +38,7 @@ from lamina.program.steps import reads_of, writes_of
 from lamina.program.target import Target
 
 # The seconds for a new program, unless LAMINA_TUNE is set. The model for GPUs was not measured on
-# any GPU. The one for processors is that of the cpu engine, which was measured at many sizes, and
+# any GPU. The model for processors is the cpu engine's, which was measured at many sizes, and
 # other choices save little on PoCL (docs/opencl.md). So processors tune only when asked to.
 PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
@@ -46,7 +46,7 @@ PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 LEAST_SHARE, LEAST_LAUNCHES = 0.01, 4
 # The operations that a device does while it moves a byte, for that estimate.
 _OPERATIONS_PER_BYTE = 16
-# The candidates of so many further steps are built while those of a step are timed.
+# The candidates of so many further steps are built while a step is timed.
 STEPS_AHEAD = 2
 # Another schedule is taken if it saves this share of the time: less may be noise.
 LEAST_GAIN = 0.1
@@ -75,17 +75,17 @@ def wanted_seconds() -> float | None:
     Raises:
         EngineError: if LAMINA_TUNE is not a number of seconds.
     """
-    wanted = os.environ.get("LAMINA_TUNE", "")
-    if not wanted:
+    text = os.environ.get("LAMINA_TUNE", "")
+    if not text:
         return None
     try:
-        seconds = float(wanted)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
         raise EngineError(
             "LAMINA_TUNE is not a number of seconds",
-            facts=(("expected", "a number of at least 0, such as 5"), ("found", repr(wanted))),
+            facts=(("expected", "a number of at least 0, such as 5"), ("found", repr(text))),
             advice="Unset LAMINA_TUNE for the default; LAMINA_TUNE=0 takes the cost model's "
             "schedules.",
         )
@@ -120,18 +120,18 @@ class Tuner:
         """
         if not self._is_on():
             return ()
-        known, seconds = self._known(program), wanted_seconds()
+        choices, seconds = self._known(program), wanted_seconds()
         if seconds is None:
             seconds = PROCESSOR_SECONDS if self._driver.traits.is_processor else GPU_SECONDS
-        if known is not None or not seconds:
-            return known or ()
+        if choices is not None or not seconds:
+            return choices or ()
         tried = self._tried(program, seconds)
         # Another process may have tuned it meanwhile: later ones read its choices.
-        known = self._known(program)
-        if known is None:
-            known = _choices_of(tried)
-            self._keep("program", program, known)
-        return known
+        choices = self._known(program)
+        if choices is None:
+            choices = _choices_of(tried)
+            self._keep("program", program, choices)
+        return choices
 
     def _is_on(self) -> bool:
         is_off = wanted_seconds() == 0
@@ -148,7 +148,7 @@ class Tuner:
         deadline = time.monotonic() + seconds
         alone = SingleSteps(program)
         considerable = _considerable(program, alone, self._family.target)
-        found: list[TunedStep] = []
+        steps: list[TunedStep] = []
         with _building() as threads:
             begun = (self._begun(alone.program(one[0]), threads) for one in considerable)
             ahead = 0 if self._driver.traits.is_processor else STEPS_AHEAD
@@ -157,8 +157,8 @@ class Tuner:
                     break
                 candidates, chosen = tuned(deadline)
                 if len(candidates) > 1:
-                    found.append(TunedStep(numbers, candidates, chosen))
-        return tuple(found)
+                    steps.append(TunedStep(numbers, candidates, chosen))
+        return tuple(steps)
 
     # Entries on disk
 
@@ -183,30 +183,30 @@ class Tuner:
     # A step
 
     def _begun(
-        self, one: Program, threads: ThreadPoolExecutor
+        self, program: Program, threads: ThreadPoolExecutor
     ) -> Callable[[float], tuple[tuple[Candidate, ...], int]]:
         """A function of a deadline that tunes the only step of a program.
 
         It returns the candidates, and the number of the chosen one.
         """
-        entry = self._found("step", one)
+        entry = self._found("step", program)
         if entry is not None:
-            rows, known = entry
-            return lambda deadline: (tuple(Candidate(*row) for row in rows), known)
-        trials = Trials(one, self._family, self._opened, threads)
+            rows, number = entry
+            return lambda deadline: (tuple(Candidate(*row) for row in rows), number)
+        trials = Trials(program, self._family, self._opened, threads)
 
         def tuned(deadline: float) -> tuple[tuple[Candidate, ...], int]:
             candidates, complete = trials.timed(self._timer, deadline)
             chosen = _best(candidates)
             if complete:
-                self._keep("step", one, ([astuple(each) for each in candidates], chosen))
+                self._keep("step", program, ([astuple(each) for each in candidates], chosen))
             return candidates, chosen
 
         return tuned
 
 
 def _ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
-    """Items of which so many further ones have been made."""
+    """Items, each after `count` further ones have been made."""
     made: deque[Item] = deque()
     for item in items:
         made.append(item)
@@ -230,7 +230,7 @@ def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
 def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[tuple[int, ...]]:
     """The numbers of equal steps that take a considerable share of the time, the longest first."""
     equal: dict[object, list[int]] = defaultdict(list)
-    # The time of a step is that of so many bytes.
+    # The bytes that take as long to move as a step.
     bytes_: dict[object, float] = defaultdict(float)
     worth: set[object] = set()
     for number, step in enumerate(program.steps):
@@ -247,9 +247,9 @@ def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[
         if moved >= LEAST_LAUNCHES * launched:
             worth.add(key)
     least = LEAST_SHARE * sum(bytes_.values())
-    found = [key for key in worth if bytes_[key] >= least]
-    found.sort(key=lambda key: (-bytes_[key], equal[key]))
-    return [tuple(equal[key]) for key in found]
+    keys = [key for key in worth if bytes_[key] >= least]
+    keys.sort(key=lambda key: (-bytes_[key], equal[key]))
+    return [tuple(equal[key]) for key in keys]
 
 
 # Trials of candidates, with memory of their own
@@ -327,11 +327,11 @@ class Trials:
                 return tuple(Candidate(text, None, error.problem) for text in texts), False
             expected = self._family.expected_seconds(self._program, self._schedules)
         seconds, problems = self._seconds, self._problems
-        found = (
+        candidates = (
             Candidate(text, seconds.get(number), problems.get(number, ""), modelled)
             for number, (text, modelled) in enumerate(zip(texts, expected, strict=True))
         )
-        return tuple(found), complete
+        return tuple(candidates), complete
 
     def _run(self, memories: Mapping[str, DeviceMemory], timer: Timer, deadline: float) -> bool:
         """Begins candidates until the deadline; returns whether all were begun."""
@@ -382,15 +382,15 @@ class Trials:
 @contextmanager
 def _memories(program: Program, driver: Driver) -> Generator[Mapping[str, DeviceMemory]]:
     """Filled memories of a program's buffers; they are released at the end."""
-    found: dict[str, DeviceMemory] = {}
+    memories: dict[str, DeviceMemory] = {}
     try:
         for name, buffer in program.buffers.items():
-            found[name] = DeviceMemory(driver, buffer.shape, buffer.dtype.numpy)
-            _fill(found[name])
-        yield found
+            memories[name] = DeviceMemory(driver, buffer.shape, buffer.dtype.numpy)
+            _fill(memories[name])
+        yield memories
     finally:
-        while found:
-            found.popitem()[1].release()
+        while memories:
+            memories.popitem()[1].release()
 
 
 def _fill(memory: DeviceMemory) -> None:

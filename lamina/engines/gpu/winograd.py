@@ -1,6 +1,6 @@
 """Convolutions by Winograd's algorithm F(2x2, 3x3), as four steps with workspaces.
 
-The transforms are those of `codegen/filtering.py`. The first two steps transform the weights and
+The transforms are in `codegen/filtering.py`. The first two steps transform the weights and
 the tiles of 4x4 elements of the data, the third one is a batch of 16 contractions over channels,
 and the last one transforms its results to tiles of 2x2 and runs the epilogue.
 """
@@ -55,40 +55,40 @@ def _fits(window: Sliding) -> bool:
 
 
 def winograd_steps(
-    step: Contraction, workspaces: StepWorkspaces
+    contraction: Contraction, workspaces: StepWorkspaces
 ) -> tuple[Loop, Loop, Contraction, Loop]:
     """The steps that transform weights and data, multiply them, and transform the results.
 
     `convolution_of` is not None for the contraction.
     """
-    own = convolution_of(step)
-    assert own is not None
-    element, dtype = Axis("element", _FILTERING.products), own.dtype
+    step = convolution_of(contraction)
+    assert step is not None
+    element, batch, n = Axis("element", _FILTERING.products), step.batch, step.n
     # For each position, an axis that counts tiles.
-    tiles = {one.position: _tiles_along(one) for one in own.left_windows}
-    m = tuple(tiles.get(axis, axis) for axis in own.m)
-    elements = [one.element for one in own.left_windows]
-    channels = tuple(axis for axis in own.k if axis not in elements)
-    sides = (*own.batch, *channels, *own.n), (*own.batch, *m, *channels), (*own.batch, *m, *own.n)
+    tiles = {one.position: _tiles_along(one) for one in step.left_windows}
+    m = tuple(tiles.get(axis, axis) for axis in step.m)
+    elements = [one.element for one in step.left_windows]
+    channels = tuple(axis for axis in step.k if axis not in elements)
+    sides = (*batch, *channels, *n), (*batch, *m, *channels), (*batch, *m, *n)
     weights, data, sums = (
-        _Transformed(workspaces.add(element.extent * _size(axes), dtype), axes, dtype)
+        _Transformed(workspaces.add(element.extent * _size(axes), step.dtype), axes, step.dtype)
         for axes in sides
     )
-    first = _loop(f"{own.name}.weights", weights, _weights(own), _FILTERING.weight_transform)
-    second = _loop(f"{own.name}.data", data, _data(own), _FILTERING.data_transform)
+    first = _loop(f"{step.name}.weights", weights, _weights(step), _FILTERING.weight_transform)
+    second = _loop(f"{step.name}.data", data, _data(step), _FILTERING.data_transform)
     at = axis_index(element)
     products = Contraction(
-        *(f"{own.name}.products", (element, *own.batch), m, own.n, channels),
-        *(data.load(at), weights.load(at), own.result, dtype),
-        (sums.store(at, Local(own.result, dtype)),),
+        *(f"{step.name}.products", (element, *batch), m, n, channels),
+        *(data.load(at), weights.load(at), step.result, step.dtype),
+        (sums.store(at, Local(step.result, step.dtype)),),
     )
     summed = {
         (row, column): sums.load(Index(row * _TILE + column))
         for row, column in product(range(_TILE), range(_TILE))
     }
     results = _transformed(summed, _FILTERING.output_transform)
-    stores = [one for tile, value in results.items() for one in _epilogue(own, tile, value)]
-    return first, second, products, Loop(own.name, sums.axes, (Write((), tuple(stores)),))
+    stores = [one for tile, value in results.items() for one in _epilogue(step, tile, value)]
+    return first, second, products, Loop(step.name, sums.axes, (Write((), tuple(stores)),))
 
 
 @frozen_dataclass

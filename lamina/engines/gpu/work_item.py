@@ -78,7 +78,7 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
 
 
 def _takes_registers(decided: KernelSchedule) -> bool:
-    """Whether work items keep many values, of which ptxas would spill some for more occupancy."""
+    """Whether work items keep so many values that ptxas would spill some for more occupancy."""
     if isinstance(decided, TiledSchedule):
         return decided.item_m * decided.item_n >= _LARGE_BLOCK
     return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule)
@@ -138,7 +138,7 @@ def along_lanes(points: ItemPoints, lane: Axis) -> Generator[Index]:
 
 
 def clamped(points: ItemPoints, axis: Axis, location: Index, bound: ExitStack) -> Index:
-    """A location as that of an axis; the last one for those beyond its end."""
+    """A location, bound to an axis; beyond the axis' end, its last location."""
     value = points.code.minimum(points.indices(location).start, axis.extent - 1)
     bound.enter_context(points.bound(axis, value))
     return axis_index(axis)
@@ -175,7 +175,7 @@ def inside(
 def with_products(
     code: Function, totals: Sequence[Value], factors: Iterable[tuple[Value, Value]]
 ) -> list[Value]:
-    """Totals, to each of which the product of two factors is added."""
+    """Totals, with the product of two factors added to each."""
     return [
         code.multiply_add(left, right, total) if total.type.is_float else total + left * right
         for total, (left, right) in zip(totals, factors, strict=True)
