@@ -124,7 +124,7 @@ def _of_frame(frame: Any, array: Array) -> Array:
     )
 
 
-def rounded(array: Array, dtype: DType, name: str) -> Array:
+def rounded_to(array: Array, dtype: DType, name: str) -> Array:
     """Numbers as another float type, rounded to the nearest.
 
     Raises:
@@ -150,8 +150,8 @@ def rounded(array: Array, dtype: DType, name: str) -> Array:
 def rounded_parameters(values: Mapping[str, Array], dtype: DType) -> dict[str, Array]:
     """Parameters and states as another float type; counters stay integers."""
     return {
-        name: value if value.dtype.kind in "iub" else rounded(value, dtype, f"parameter {name!r}")
-        for name, value in values.items()
+        name: x if x.dtype.kind in "iub" else rounded_to(x, dtype, f"parameter {name!r}")
+        for name, x in values.items()
     }
 
 
@@ -243,7 +243,7 @@ def sparse_in_dtype(name: str, matrix: Any, dtype: DType) -> Any:
             facts=(("expected", "dtype='float32' or 'float64'"), ("found", dtype.name)),
             advice="Leave dtype out: rows are converted when they become dense.",
         )
-    numbers = rounded(matrix.data, dtype, f"the sparse matrix {name}")
+    numbers = rounded_to(matrix.data, dtype, f"the sparse matrix {name}")
     return type(matrix)((numbers, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
@@ -324,8 +324,8 @@ def _in_dtype(role: str, arrays: Any, dtype: DType) -> Any:
     def one(index: str, array: Array | None) -> Array | None:
         if is_sparse(array):
             return sparse_in_dtype(f"{role}{index}", array, dtype)
-        is_float = array is not None and as_dtype(array.dtype).is_float
-        return rounded(np.asarray(array), dtype, f"the array {role}{index}") if is_float else array
+        kept = array is None or not as_dtype(array.dtype).is_float
+        return array if kept else rounded_to(np.asarray(array), dtype, f"the array {role}{index}")
 
     return map_arrays(arrays, one)
 
@@ -447,7 +447,7 @@ def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Arr
     if not plain and (isinstance(value, Listed) or not isinstance(value, np.ndarray | np.generic)):
         kind = array.dtype.kind
         if kind in "fiub" and (target.is_half or (kind == "f" and target.is_float)):
-            array = rounded(array, target, name)
+            array = rounded_to(array, target, name)
         elif kind in "fiub" and (target.is_float or kind != "f"):
             array = array.astype(target.numpy)
     try:
@@ -461,10 +461,10 @@ def convert(value: Any, target: DType, name: str, *, narrow: bool = True) -> Arr
             advice="Convert it first: array.astype('int64').",
         )
     if target.is_half and arriving.is_float and arriving.rank <= float32.rank:
-        array, arriving = rounded(array, target, name), target
+        array, arriving = rounded_to(array, target, name), target
     narrowing = arriving.is_float and target.is_float and arriving.rank > target.rank
     if narrowing and narrow:
-        array = rounded(array, target, name)
+        array = rounded_to(array, target, name)
         warn(
             f"{name} is converted from {arriving.name} to {target.name}. Convert it once, "
             f"array.astype('float32') or lm.data.Dataset(x, y, dtype='float32'), or make the model "

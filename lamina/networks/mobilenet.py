@@ -53,14 +53,14 @@ def mobilenet_v2(
     """
     image = Input(*input)
     # Names are torchvision's, where `features` is a sequence.
-    x = _convolution(image, _names("features.0"), _rounded(32 * width), 3, stride=2)
+    x = _convolution(image, _names("features.0"), _multiple_of_8(32 * width), 3, stride=2)
     blocks = 1
     for expansion, channels, repetitions, stride in _TABLE:
         for number in range(repetitions):
             name, first = f"features.{blocks}.conv", stride if number == 0 else 1
-            x = _bottleneck(x, name, expansion, _rounded(channels * width), first)
+            x = _bottleneck(x, name, expansion, _multiple_of_8(channels * width), first)
             blocks += 1
-    x = _convolution(x, _names(f"features.{blocks}"), _rounded(1280 * max(1.0, width)), 1)
+    x = _convolution(x, _names(f"features.{blocks}"), _multiple_of_8(1280 * max(1.0, width)), 1)
     x = GlobalAvgPool()(x)
     x = Dropout(dropout)(x) if dropout else x
     scores = Linear(classes, weight_init=Normal(deviation=0.01), name="classifier.1")(x)
@@ -102,7 +102,7 @@ def _convolution(
     return Hardtanh(low=0.0, high=6.0)(y) if activated else y
 
 
-def _rounded(channels: float) -> int:
+def _multiple_of_8(channels: float) -> int:
     """The nearest multiple of 8; the next one if that is more than a tenth smaller."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8

@@ -169,7 +169,7 @@ def _powers(
     return (queries, keys, values), powers, np.where(total == 0, 1, total), factors
 
 
-def _rounded(x: Array, products: DType | None) -> Array:
+def _rounded_factor(x: Array, products: DType | None) -> Array:
     """Weights and gradients of scores as they are multiplied."""
     return x if products is None else converted(converted(x, products.numpy), x.dtype)
 
@@ -183,7 +183,7 @@ def _reference(
     *operands: Array, products: DType | None = None, tf32: bool = False, **attributes: Any
 ) -> Array:
     (_, _, values), powers, total, factors = _powers(*operands, tf32=tf32, **attributes)
-    weights = _rounded(powers * factors, products)
+    weights = _rounded_factor(powers * factors, products)
     return _product("bhqk,bhkd->bhqd", weights, values, tf32=tf32) / total
 
 
@@ -200,7 +200,7 @@ def _gradient_reference(
     (queries, keys, values), powers, total, factors = _powers(*operands, tf32=tf32, **attributes)
     weights = powers / total
     if operand == 2:
-        return product("bhqk,bhqd->bhkd", _rounded(weights * factors, products), upstream)
+        return product("bhqk,bhqd->bhkd", _rounded_factor(weights * factors, products), upstream)
     of_weights = product("bhqd,bhkd->bhqk", upstream, values)
     mean = (upstream * result).sum(3, keepdims=True)
     of_scores = np.where(weights == 1, 0, weights * (of_weights * factors - mean))
@@ -211,7 +211,7 @@ def _gradient_reference(
         return (of_scores if of_bias else weights * of_weights).sum(axes, keepdims=True)
     of_scores = of_scores * queries.dtype.type(attributes["scale"])
     formula, other = ("bhqk,bhkd->bhqd", keys) if operand == 0 else ("bhqk,bhqd->bhkd", queries)
-    return product(formula, _rounded(of_scores, products), other)
+    return product(formula, _rounded_factor(of_scores, products), other)
 
 
 def _sample(*shapes: tuple[int, ...], dtypes: str = "", **attributes: object) -> Sample:

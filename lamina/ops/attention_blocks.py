@@ -59,7 +59,7 @@ class AttentionArguments:
         operands = map(ops.round_to_tf32, (left, right)) if self.tf32 else (left, right)
         return apply(EINSUM, *operands, spec=spec)
 
-    def rounded(self, x: Tensor) -> Tensor:
+    def rounded_factor(self, x: Tensor) -> Tensor:
         """Computed weights, or gradients of scores, as they are multiplied."""
         return x if self.products is None else ops.rounded(x, self.products)
 
@@ -189,7 +189,7 @@ def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
         weights = powers if factors is None else powers * factors
         # The axes are in the order in which a layer joins the heads, so nothing is transposed.
         values = block.at_keys(given.values)
-        sums = given.product("bhqk,bhkd->bqhd", given.rounded(weights), values)
+        sums = given.product("bhqk,bhkd->bqhd", given.rounded_factor(weights), values)
         share = ops.where(ops.equal(total, 0), 0, ops.reciprocal(total))
         means.append(sums * ops.expand_dims(ops.transpose(share, (0, 2, 1)), 3))
     return ops.transpose(ops.concat(means, 1), (0, 2, 1, 3))
@@ -230,12 +230,12 @@ def gradients_of(
         changed = weights
         if factors is not None:
             changed, products = weights * factors, products * factors
-        of_scores = given.rounded(of_scores_in(block, weights, products) * given.scale)
+        of_scores = given.rounded_factor(of_scores_in(block, weights, products) * given.scale)
         keys, queries = block.at_keys(given.keys), block.at_queries(given.queries)
         of_queries.append(given.product("bhqk,bhkd->bqhd", of_scores, keys))
         of_keys = given.product("bhqk,bhqd->bkhd", of_scores, queries)
         arriving = block.at_queries(upstream)
-        of_values = given.product("bhqk,bhqd->bkhd", given.rounded(changed), arriving)
+        of_values = given.product("bhqk,bhqd->bkhd", given.rounded_factor(changed), arriving)
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     results = [ops.transpose(x, (0, 2, 1, 3)) for x in (ops.concat(of_queries, 1), *totals)]

@@ -68,7 +68,7 @@ class BatchSpecs:
         half = None if self.rounding is None else self.rounding.half
         return trace if half is None else with_rounded_activations(trace, half)
 
-    def rounded(self, graph: Graph) -> Graph:
+    def with_rounded_products(self, graph: Graph) -> Graph:
         """The graph, with rounded operands of products."""
         if self.rounding is None:
             return graph
@@ -100,7 +100,7 @@ def inference_graph(batch: BatchSpecs) -> BatchGraph:
     """The forward pass in inference mode."""
     trace = batch.trace(training=False)
     outputs = tuple((f"output{n}", tensor) for n, tensor in enumerate(trace.outputs))
-    return BatchGraph(batch.rounded(Graph(trace.inputs, outputs)), trace)
+    return BatchGraph(batch.with_rounded_products(Graph(trace.inputs, outputs)), trace)
 
 
 def _with_float32_outputs(trace: Trace) -> Trace:
@@ -133,7 +133,7 @@ def evaluation_graph(
         objective = _objective(batch, trace, loss, metrics)
     outputs = (("loss", objective.loss), *objective.outputs)
     graph = Graph((*trace.inputs, *objective.leaves), outputs)
-    return BatchGraph(batch.rounded(graph), trace, objective=objective)
+    return BatchGraph(batch.with_rounded_products(graph), trace, objective=objective)
 
 
 def _objective(
@@ -272,7 +272,7 @@ class Differentiable:
             outputs.append(("penalty", penalised(ops.zeros_like(objective.loss), penalties)))
         if self.options.gradient_norm:
             outputs.append((GRADIENT_NORM, _norm(gradients)))
-        graph = self.batch.rounded(Graph(inputs, tuple(outputs), tuple(updates)))
+        graph = self.batch.with_rounded_products(Graph(inputs, tuple(outputs), tuple(updates)))
         return BatchGraph(graph, self.trace, slots, self.objective, self.hyperparameters)
 
 

@@ -170,7 +170,7 @@ def _micro_graph(traced: Differentiable, examples: Tensor, sums: Sequence[_Sums]
         micro_step,
     ]
     slots = {state.attributes["name"]: (state, 0.0) for state in states}
-    graph = traced.batch.rounded(rewrite(graph, rule))
+    graph = traced.batch.with_rounded_products(rewrite(graph, rule))
     return BatchGraph(graph, traced.trace, slots, traced.objective)
 
 

@@ -161,7 +161,7 @@ def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> 
     graph is not rounded, unless it is made of the states of a recurrence. With `leaves`, a
     parameter or an input is rounded where it is multiplied. Only float32 is rounded.
     """
-    return _Products(half, leaves).rounded(graph, keep_outputs=True)
+    return _Products(half, leaves).rounded_graph(graph, keep_outputs=True)
 
 
 def with_tf32_products(graph: Graph) -> Graph:
@@ -206,7 +206,7 @@ class _Products:
         self._narrow: dict[tuple[Graph, tuple[bool, ...]], Graph] = {}
         self._casts: dict[Tensor, Tensor] = {}
 
-    def rounded(
+    def rounded_graph(
         self, graph: Graph, *, keep_outputs: bool = False, computed: frozenset[Tensor] = frozenset()
     ) -> Graph:
         """The graph with rounded operands; `computed` are leaves that are computed outside."""
@@ -296,7 +296,7 @@ class _Products:
             if number < varying or _is_computed(operand, computed)
         )
         if (body, varying_leaves) not in self._bodies:
-            self._bodies[body, varying_leaves] = self.rounded(body, computed=varying_leaves)
+            self._bodies[body, varying_leaves] = self.rounded_graph(body, computed=varying_leaves)
         rounded = self._bodies[body, varying_leaves]
         given = tuple(
             number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)

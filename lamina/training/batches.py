@@ -13,7 +13,7 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, as_dtype
 from lamina.data import Dataset
-from lamina.data.arrays import as_tuple, convert, rounded, to_array
+from lamina.data.arrays import as_tuple, convert, rounded_to, to_array
 from lamina.data.background import Plan, Reader
 from lamina.engines.engine import Memory
 from lamina.errors import (
@@ -244,7 +244,7 @@ class BatchRunner(Named):
         for number, (weight, (_, dtype)) in enumerate(zip(given, self._batch.weights, strict=True)):
             array = to_array(weight, "the weights cannot be converted to an array")
             if array.dtype.kind == "f":
-                array = rounded(array, dtype, f"weight {number}")
+                array = rounded_to(array, dtype, f"weight {number}")
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
         return arrays
 
