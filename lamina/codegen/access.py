@@ -25,7 +25,7 @@ class Access:
     Attributes:
         code: the function that is being written.
         nest: the loop nest around the current point.
-        positions: writes its index expressions.
+        positions: the writer of its index expressions.
         bases: the address of each buffer.
         sizes: the number of elements of each buffer.
         calling: whether strided vectors are loaded and stored by calls of functions that are

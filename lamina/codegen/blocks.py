@@ -43,11 +43,11 @@ class BlockedLoop:
 
     Attributes:
         points: the current point of a nest.
-        step: of the loop.
-        begin: gives the totals before the first term of a block, from those before the block.
-        merged: adds the totals of a block to those before it.
-        loop: writes the loop from a start to a stop, with at most so many iterations, and gives
-            its totals.
+        step: the step of the loop.
+        begin: a function of the totals before a block: the totals before its first term.
+        merged: a function that adds the totals of a block to the totals before it.
+        loop: a function that writes the loop from a start to a stop, with at most so many
+            iterations, and gives its totals.
     """
 
     points: Points[Builder]

@@ -54,7 +54,7 @@ class OpenLoop:
         before: the block before the loop, for loop-invariant code; it runs even if the loop has
             no iterations.
         entry: the block from which the loop is entered.
-        start, stop, step: of the index.
+        start, stop, step: the range of the index.
         initial: the loop-carried values that the first iteration receives.
         body: the first block of the body.
         guarded: the block that jumps past the loop if it has no iterations; None if it always has
@@ -82,7 +82,7 @@ class Module(ABC):
         halves: whether `from_half` and `to_half` can be used.
         half_arithmetic: whether `half_binary` can be used.
         bfloat16: the function that rounds floats to bfloat16, as i16; "" if there is none.
-        names: of the functions that were begun.
+        names: the names of the functions that were begun.
     """
 
     fused: bool
@@ -114,8 +114,8 @@ class Builder(ABC):
     """A function being written: instructions go to the current block.
 
     Attributes:
-        name: of the function.
-        parameters: its parameters.
+        name: the name of the function.
+        parameters: the parameters of the function.
     """
 
     name: str
@@ -346,25 +346,25 @@ class Builder(ABC):
 
     def padded(self, vector: Value, lanes: int, filler: float) -> Value:
         """The vector with `lanes` lanes; the added ones hold the filler."""
-        own = vector.type.lanes
-        if own == lanes:
+        count = vector.type.lanes
+        if count == lanes:
             return vector
-        picks = [min(lane, own) for lane in range(lanes)]
+        picks = [min(lane, count) for lane in range(lanes)]
         return self.shuffle(vector, constant(filler, vector.type), picks)
 
     def bits(self, lanes: Value, element: str) -> Value:
         """The i1 lanes as the lowest bits of an integer of at least as many bits, others zero."""
         count = lanes.type.lanes
-        own = constants([1 << lane for lane in range(count)], "i32")
-        word = self.reduced("or", self.select(lanes, own, constant(0, own.type)))
+        masks = constants([1 << lane for lane in range(count)], "i32")
+        word = self.reduced("or", self.select(lanes, masks, constant(0, masks.type)))
         return word if element == "i32" else self.convert("zext", word, element)
 
     def lanes_of(self, bits: Value, lanes: int) -> Value:
         """The lowest bits of an integer of at least `lanes` bits, as i1 lanes."""
         word = bits if bits.type.bits == 32 else self.convert("trunc", bits, "i32")
-        own = constants([1 << lane for lane in range(lanes)], "i32")
-        kept = self.binary("and", self.splat(word, lanes), own)
-        return self.compare("ne", kept, constant(0, own.type))
+        masks = constants([1 << lane for lane in range(lanes)], "i32")
+        kept = self.binary("and", self.splat(word, lanes), masks)
+        return self.compare("ne", kept, constant(0, masks.type))
 
     def any_of(self, lanes: Value) -> Value:
         """Whether the integer in any of the lanes is not zero."""

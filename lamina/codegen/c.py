@@ -47,14 +47,14 @@ class Module(Types, builder.Module):
     """A source file: functions, and kernels that the host calls.
 
     Args:
-        words: of the language.
+        words: the words of the language.
         fused: whether the device multiplies and adds in one rounding.
         doubles: whether it has floats of 64 bits.
         exact_division: whether divisions and square roots of floats of 32 bits are correctly
             rounded. If not, and if the device has floats of 64 bits, they are computed in 64 bits
             and rounded, which gives the correctly rounded result.
         rounds_to_bfloat16: whether the device does that, if the language has a word for it.
-        most_iterations: of all loops in a call of a function; None if there is no limit.
+        most_iterations: the limit of iterations in a call of a function; None if there is none.
     """
 
     def __init__(

@@ -318,8 +318,8 @@ class Expressions(BlockBuilder):
 
     def _named(self, value: Value) -> str:
         """The name of a variable that holds a value, for access to its lanes."""
-        known = value.number is None and value.name != "undefined"
-        return value.name if known else self._copied(value).name
+        is_variable = value.number is None and value.name != "undefined"
+        return value.name if is_variable else self._copied(value).name
 
     def extract(self, vector: Value, lane: int) -> Value:
         text = self._lane_of(self._named(vector), vector.type, lane)

@@ -27,9 +27,9 @@ class FunctionText:
     """A function in a text.
 
     Attributes:
-        qualifiers: before its result.
+        qualifiers: the qualifiers before its result.
         result: the type of its result.
-        name: of the function.
+        name: the name of the function.
         parameters: the type and the name of each parameter.
         body: the text after its first line; "" while it is being written.
     """

@@ -71,7 +71,7 @@ class Types:
     """Types as a language writes them.
 
     Args:
-        words: of the language.
+        words: the words of the language.
         fused: whether the device multiplies and adds in one rounding.
         widens_division: whether divisions and square roots of floats of 32 bits are computed in 64
             bits and then rounded.

@@ -20,19 +20,19 @@ class Format:
     Attributes:
         integer: the integer element of the same size.
         mantissa: the stored bits of the mantissa.
-        bias: of the exponent.
+        bias: the bias of the exponent.
         ln2: log(2) as a sum of two numbers; products of the first with an exponent are exact.
-        exp_low, exp_high: exp(x) is zero below the first and infinite above the second.
-        expm1_low: expm1(x) is -1 below it.
-        tanh_high: tanh(x) is 1 above it.
+        exp_low, exp_high: the bounds of x; exp(x) is zero below and infinite above them.
+        expm1_low: the bound of x; expm1(x) is -1 below it.
+        tanh_high: the bound of x; tanh(x) is 1 above it.
         exp: (exp(r) - 1 - r) / r**2 for abs(r) <= log(2) / 2.
         log: (log((1 + s) / (1 - s)) - 2 s) / s**3 in powers of s**2.
         erf_near: erf(x) / x - 1 in powers of x**2, up to 1.
         erf_far: (from, -log(1 - erf(x)) in powers of x), piece by piece.
-        erf_high: erf(x) is 1 above it.
+        erf_high: the bound of x; erf(x) is 1 above it.
         erfc: (1 + 2 x) exp(x**2) erfc(x) in powers of (x - 4) / (x + 4), for positive x.
-        erfc_high: erfc(x) is zero above it.
-        sinh_high: sinh(x) and cosh(x) are infinite above it.
+        erfc_high: the bound of x; erfc(x) is zero above it.
+        sinh_high: the bound of x; sinh(x) and cosh(x) are infinite above it.
         atan: (atan(t) - t) / t**3 in powers of t**2, for abs(t) <= tan(pi / 8).
         quarter_pi: pi / 4 as a sum of two numbers; products of the first with 1 to 4 are exact.
         log10_2: log10(2) as a sum of two numbers; products of the first with an exponent are exact.

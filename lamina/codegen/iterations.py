@@ -16,7 +16,7 @@ class Iterations:
     Attributes:
         total: the most tests of the conditions of all loops in one call: a loop of n iterations
             tests n + 1 times. Infinite if that is unknown.
-        barriers: those that each work item comes by.
+        barriers: the barriers that each work item comes by.
     """
 
     def __init__(self) -> None:

@@ -366,9 +366,9 @@ class Function(BlockBuilder):
     def _rounded_in_two_parts(self, value: Value) -> Value:
         """Floats of up to twice as many lanes as an instruction takes, as bfloat16."""
         lanes = value.type.lanes
-        whole = self.padded(value, 2 * _MOST_PAIRS, 0)
-        low = self.shuffle(whole, None, range(_MOST_PAIRS))
-        high = self.shuffle(whole, None, range(_MOST_PAIRS, 2 * _MOST_PAIRS))
+        padded = self.padded(value, 2 * _MOST_PAIRS, 0)
+        low = self.shuffle(padded, None, range(_MOST_PAIRS))
+        high = self.shuffle(padded, None, range(_MOST_PAIRS, 2 * _MOST_PAIRS))
         return self.shuffle(self.rounded_to_bfloat16(low, high), None, range(lanes))
 
     def as_pairs(self, numbers: Value) -> Value:

@@ -60,8 +60,8 @@ class Plain:
     Attributes:
         buffer: the buffer of its elements.
         start: the index of its first element, over the batch axis.
-        stride: along m (of the left operand) or n (of the right one).
-        k_stride: along k.
+        stride: the stride along m (of the left operand) or n (of the right one).
+        k_stride: the stride along k.
     """
 
     buffer: str
@@ -75,8 +75,8 @@ class Stored:
     """An operand as it is in memory, and the conversions through which it is read.
 
     Attributes:
-        load: its elements.
-        conversions: in their order.
+        load: the load of its elements.
+        conversions: the conversions, in their order.
     """
 
     load: Load

@@ -35,13 +35,13 @@ class _Level:
 
     Attributes:
         bound: the values of the axes, and of the locals by their names, that this level binds.
-        known: the values computed in this level, by their expressions.
-        block_before_inner_loop: while a loop inside this level is written, the block before that
-            loop: code of this level goes there. None if no loop is open in this level.
+        values: the values computed in this level, by their expressions.
+        block_before_inner_loop: the block before the loop that is written inside this level: code
+            of this level goes there. None if no loop is open in this level.
     """
 
     bound: dict[Axis | str, Value] = field(default_factory=dict[Axis | str, Value])
-    known: dict[object, Value] = field(default_factory=dict[object, Value])
+    values: dict[object, Value] = field(default_factory=dict[object, Value])
     block_before_inner_loop: BasicBlock | None = None
 
 
@@ -122,9 +122,9 @@ class Nest:
         """The value of an axis, or of a local by its name."""
         return self._levels[self._bound_depth(bound)].bound[bound]
 
-    def known(self, depth: int) -> dict[object, Value]:
+    def values(self, depth: int) -> dict[object, Value]:
         """The values computed in a level, by their expressions."""
-        return self._levels[depth].known
+        return self._levels[depth].values
 
     @contextmanager
     def at(self, depth: int) -> Generator[dict[object, Value]]:
@@ -132,13 +132,13 @@ class Nest:
         blocks = (level.block_before_inner_loop for level in self._levels[depth:])
         block = next(filter(None, blocks), None)
         with self._code.at(block) if block is not None else nullcontext():
-            yield self._levels[depth].known
+            yield self._levels[depth].values
 
     def forget(self, buffers: set[str]) -> None:
         """Drops known values that depend on loads from these buffers."""
         for level in self._levels:
-            level.known = {
-                key: value for key, value in level.known.items() if not _reads(key, buffers)
+            level.values = {
+                key: value for key, value in level.values.items() if not _reads(key, buffers)
             }
 
     # Depths

@@ -38,8 +38,8 @@ class Points(Generic[Code]):
 
     Attributes:
         fix, axis, define, inside, reading: `fix`, `value`, `bind`, `level` and `reading` of `Nest`.
-        indices: as in `Positions`.
-        address: as in `Access`.
+        indices: `indices` of `Positions`.
+        address: `address` of `Access`.
     """
 
     def __init__(
@@ -150,21 +150,21 @@ class Points(Generic[Code]):
         """The scalar at the current point: a vector if it depends on the lanes' axis."""
         nest = self._nest
         # Operands come first, without recursion, because expressions may be deep.
-        pending = [scalar] if self._known(scalar) is None else []
+        pending = [scalar] if self._kept_value(scalar) is None else []
         while pending:
             top = pending[-1]
-            missing = [one for one in self._operands(top) if self._known(one) is None]
+            missing = [one for one in self._operands(top) if self._kept_value(one) is None]
             pending += reversed(missing)
             if not missing:
                 with nest.at(nest.depth(top)) as values:
                     if top not in values:
                         values[top] = self._computed(top)
                 pending.pop()
-        return nest.known(nest.depth(scalar))[scalar]
+        return nest.values(nest.depth(scalar))[scalar]
 
-    def _known(self, scalar: Scalar) -> Value | None:
+    def _kept_value(self, scalar: Scalar) -> Value | None:
         """The scalar's value, if it was computed before."""
-        return self._nest.known(self._nest.depth(scalar)).get(scalar)
+        return self._nest.values(self._nest.depth(scalar)).get(scalar)
 
     def _operands(self, scalar: Scalar) -> tuple[Scalar, ...]:
         """The operands of a primitive that must be computed before it."""
@@ -257,8 +257,8 @@ class Points(Generic[Code]):
         """Computes the values of all stores at the current point, then writes them."""
         values = [self.vector(store.value) for store in stores]
         indices = [self.indices(store.index) for store in stores]
-        for store, value, own in zip(stores, values, indices, strict=True):
-            self._access.store(store, value, own)
+        for store, value, lane_indices in zip(stores, values, indices, strict=True):
+            self._access.store(store, value, lane_indices)
         self.forget(store.buffer for store in stores)
 
     def store(self, store: Store, value: Value) -> None:

@@ -24,7 +24,7 @@ class LaneIndices:
 
     Attributes:
         start: the value in the first lane, a scalar.
-        stride: between lanes; 0 if all lanes have one value.
+        stride: the stride between lanes; 0 if all lanes have one value.
         each: the vector of values, if they have no stride; start and stride are then unused.
     """
 
@@ -41,8 +41,8 @@ class Positions:
     Attributes:
         code: the function that is being written.
         nest: the loop nest around the current point.
-        value: returns the value of a scalar, for indices that are read from data.
-        type: of indices: of 32 bits if all of them fit and 64 bits are expensive.
+        value: a function that returns the value of a scalar, for indices that are read from data.
+        type: the type of indices, of 32 bits if all of them fit and 64 bits are expensive.
     """
 
     code: Builder
@@ -53,7 +53,7 @@ class Positions:
     def indices(self, index: Index) -> LaneIndices:
         """The value of an index expression in each lane."""
         nest = self.nest
-        values = nest.known(nest.index_depth(index))
+        values = nest.values(nest.index_depth(index))
         key = ("start", index)
         if key in values:
             strides = (step for atom, step in index.terms if atom == nest.lanes.axis)
@@ -107,11 +107,11 @@ class Positions:
 
     def _remembered(self, depth: int, key: object, write: Callable[[], Value]) -> Value:
         """The value that `write` writes in a level of the nest, once for each key."""
-        known = self.nest.known(depth)
-        if key not in known:
+        values = self.nest.values(depth)
+        if key not in values:
             with self.nest.at(depth):
-                known[key] = write()
-        return known[key]
+                values[key] = write()
+        return values[key]
 
     def counted(self, start: Value, stride: int) -> Value:
         """The vector start, start + stride, ..."""

@@ -159,8 +159,8 @@ class _Position(Combiner):
         return position if wide else self._code.convert("sext", position, "i64")
 
     def _repeated(self, value: Value, lanes: int) -> Value:
-        own = value.type.lanes
-        return self._code.shuffle(value, None, [min(lane, own - 1) for lane in range(lanes)])
+        count = value.type.lanes
+        return self._code.shuffle(value, None, [min(lane, count - 1) for lane in range(lanes)])
 
     def _better(self, value: Value, best: Value) -> Value:
         code = self._code

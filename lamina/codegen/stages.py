@@ -38,7 +38,7 @@ class Run:
     lanes: int = 0
 
 
-def whole(axis: Axis, lanes: int = 0) -> Run:
+def full_run(axis: Axis, lanes: int = 0) -> Run:
     """The run along all of an axis."""
     return Run(axis, 0, -(-axis.extent // lanes) if lanes else axis.extent, lanes)
 
@@ -215,9 +215,9 @@ class Stages:
         if any(axis.extent == 0 for axis in stage.axes):
             return
         lanes = self._across(stage)
-        runs = [whole(axis) for axis in stage.axes]
+        runs = [full_run(axis) for axis in stage.axes]
         if lanes:
-            runs[-1] = whole(stage.axes[-1], lanes)
+            runs[-1] = full_run(stage.axes[-1], lanes)
         write_nest(self._points, runs, lambda: self._points.store_all(stage.stores))
 
     def _scan(self, stage: Scan) -> None:

@@ -25,7 +25,7 @@ class Type:
         element: `"float"`, `"double"`, `"i1"`, `"i8"`, `"i16"`, `"i32"`, `"i64"`, `"ptr"`,
             `"table"` (the addresses of a kernel's buffers), or `"numbers"` (a constant array of
             i64).
-        lanes: 0 for a scalar.
+        lanes: the number of lanes; 0 for a scalar.
     """
 
     element: str
@@ -106,10 +106,10 @@ class Value:
     NaN are false, except `differs`.
 
     Attributes:
-        name: its name in the language. A constant is named by its exact number, because values of
+        name: the name in the language. A constant is named by its exact number, because values of
             equal names are equal: 0.0 and -0.0 have different names.
-        type: of the value.
-        number: of a constant: one number for all lanes, or one for each lane.
+        type: the type of the value.
+        number: the number of a constant: one for all lanes, or one for each lane.
         code: the function in which it is an operand; None for some constants.
     """
 

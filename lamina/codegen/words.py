@@ -38,7 +38,7 @@ class VectorWords:
 
     Attributes:
         lanes: the numbers of lanes that vectors can have.
-        type: of vectors; fields `element`, the type of the lanes, and `lanes`.
+        type: the type of vectors; fields `element`, the type of the lanes, and `lanes`.
         made: a vector; fields `type` and `lanes`, a list of the lanes or one number for all.
         lane: one lane; fields `vector`, a variable, and `lane`, its number.
         converted: a conversion of all lanes; fields `type` and `value`.
@@ -69,7 +69,7 @@ class HalfWords:
         stored: a statement that rounds floats; fields `lanes`, `value` and `name`.
         operated: the bits of a sum, difference or product, rounded once; fields `lanes`, `left`,
             `right` and `operator`. None if the language has no type for such numbers.
-        head: lines before all functions, if there are such conversions or operations.
+        head: the lines before all functions, if there are such conversions or operations.
     """
 
     loaded: str
@@ -127,13 +127,13 @@ class Words:
     """How a language writes constructs that differ between languages like C.
 
     Attributes:
-        language: its name, for people.
+        language: the name of the language, for people.
         head: the lines before all functions; `double_head` comes before them if doubles are used.
         kernel: the qualifiers of a function that the host calls.
         function: the qualifiers of a function that other functions call.
-        apart: further qualifiers of such a function if it works on memory, for compilers that take
-            long and inline large functions everywhere; functions that differ only in numbers are
-            then written once.
+        apart: the further qualifiers of such a function if it works on memory, for compilers that
+            take long and inline large functions everywhere; functions that differ only in numbers
+            are then written once.
         placed: the declaration of the address of a kernel's buffer in its block, for languages
             whose kernels take no addresses; fields `address`, its type, and `name`. The kernel
             takes the block `{name}_block`, and after all blocks the offset `{name}_offset`, in
@@ -152,15 +152,15 @@ class Words:
             `most`, the least and the largest integer as constants, `low` and `high`, the floats
             at which conversions saturate.
         float_function: a function of the language for float32; field `name`, that for float64.
-        in_order: lines before a loop with loop-carried floats, for compilers that otherwise
+        in_order: the lines before a loop with loop-carried floats, for compilers that otherwise
             reorder sums.
-        rolled: lines before a loop that compilers must not unroll.
-        half: how float16 is converted, and computed with; None if the language cannot do that:
+        rolled: the lines before a loop that compilers must not unroll.
+        half: the words of conversions and arithmetic of float16; None if the language has none:
             then integers are computed instead.
         bfloat16: the function that rounds floats to bfloat16, whose bits are integers, on devices
             that have an instruction for it; "" if the language has none.
-        vectors: how vectors are written; None if the language has none.
-        groups: how groups of work items are written; None if the language has none.
+        vectors: the words of vectors; None if the language has none.
+        groups: the words of groups of work items; None if the language has none.
         begun: the function that kernels call first; "" if there is none.
         inlined: the qualifiers of a function that is always inlined; "" if the language has none.
             Mathematical functions are then written once in a text.

@@ -15,7 +15,7 @@ class Buffers:
     """Creates buffers, each with a readable and unique name.
 
     Args:
-        graph: its leaves and constant arrays get buffers at once.
+        graph: the graph; its leaves and constant arrays get buffers at once.
         leaves: further leaves that get buffers.
 
     Attributes:

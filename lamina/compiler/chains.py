@@ -95,11 +95,11 @@ class _Part:
     """A contraction as the end of a chain.
 
     Attributes:
-        number: of the contraction.
+        number: the number of the contraction.
         batch, m, k: the axes of the chain.
-        products: by the buffer from which they come.
+        products: the products, by the buffer from which they come.
         loop: the number of the loop that reduces the rows; None if there is none.
-        reductions, stores: of the loop.
+        reductions, stores: the loop's reductions and stores.
         total: the contraction's own sum.
         hidden: the buffers whose elements it computes anew, and the steps that stored them.
     """
@@ -131,7 +131,7 @@ class _Joined:
     """Parts that become one chain.
 
     Attributes:
-        parts: in order.
+        parts: the parts, in order.
         place: the number of the step in whose place it runs: the last of its parts, or the first.
     """
 

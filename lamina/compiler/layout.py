@@ -165,8 +165,8 @@ def _broadcast(node: Tensor, x: _Permuted) -> _Permuted:
     shape = static(node.shape)
     lead = len(shape) - len(x.axes)
     axes = (*range(lead), *(axis + lead for axis in x.axes))
-    wanted = tuple(shape[axis] for axis in _inverse(axes))
-    return _Permuted(ops.broadcast_to(x.tensor, wanted), axes)
+    permuted = tuple(shape[axis] for axis in _inverse(axes))
+    return _Permuted(ops.broadcast_to(x.tensor, permuted), axes)
 
 
 def _reshape(node: Tensor, x: _Permuted) -> _Permuted | None:

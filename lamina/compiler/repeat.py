@@ -37,11 +37,11 @@ class _Loop(Recurrence):
     """A recurrence and the rows that its iterations read and write.
 
     Attributes:
-        operands: initial states, sequences and constants.
+        operands: the initial states, sequences and constants.
         results: the needed results, by number.
         body: the graph of one iteration, with the needed outputs only.
         outputs: the numbers of these outputs: all states, then further results.
-        axis: its index is the number of the iteration.
+        axis: the axis whose index is the number of the iteration.
         time: the index along the time axis of sequences, in terms of `axis`.
         stacks: the buffer of each output; the rows of states include the initial state.
     """

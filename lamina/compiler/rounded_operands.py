@@ -39,9 +39,9 @@ class RoundedOperands:
     """A graph whose products read operands that are stored rounded.
 
     Attributes:
-        graph: has copies as further leaves, with the role `"temporary"`.
-        stored: rounded tensors that are stored.
-        copies: for each copy, the parameter or state whose elements it has rounded.
+        graph: the graph with copies as further leaves, with the role `"temporary"`.
+        stored: the rounded tensors that are stored.
+        copies: the parameter or state whose elements a copy has rounded, for each copy.
     """
 
     graph: Graph
@@ -55,7 +55,7 @@ class _Rounding:
 
     Attributes:
         source: the float32 tensor.
-        dtype: to which its elements are rounded: one of 16 bits, or float32 for TF32.
+        dtype: the dtype to which its elements are rounded: of 16 bits, or float32 for TF32.
     """
 
     source: Tensor
@@ -139,11 +139,11 @@ def _rounding(node: Tensor) -> _Rounding | None:
 
 def _movements(node: Tensor) -> list[Tensor]:
     """The movements by which a tensor has the elements of another one, the last one last."""
-    found: list[Tensor] = []
+    movements: list[Tensor] = []
     while keeps_elements(node):
-        found.append(node)
+        movements.append(node)
         (node,) = node.operands
-    return found[::-1]
+    return movements[::-1]
 
 
 def _chosen(graph: Graph, target: Target) -> set[_Rounding]:

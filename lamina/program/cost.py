@@ -23,8 +23,8 @@ class Cost:
     Attributes:
         operations: floating-point operations; an addition, a multiplication, a comparison and an
             exponential count one each.
-        read_bytes: of the distinct elements that it reads.
-        written_bytes: of the distinct elements that it writes.
+        read_bytes: the bytes of the distinct elements that it reads.
+        written_bytes: the bytes of the distinct elements that it writes.
     """
 
     operations: int

@@ -43,10 +43,10 @@ class _Digit:
     """Corresponding terms of two indices. Where the indices are equal, the terms are equal too.
 
     Attributes:
-        stride: divides all differences between values of one index.
-        terms: of the first index, and of the other.
+        stride: a divisor of all differences between values of one index.
+        terms: the terms of the first index, and of the other.
         ends: the smallest and the largest value in the first index.
-        other_ends: in the other one.
+        other_ends: the smallest and the largest value in the other index.
         is_shifted: whether it contains a share of the constant of the other index.
     """
 
@@ -121,8 +121,8 @@ def _moving(index: Index) -> dict[Atom, int]:
     return {atom: stride for atom, stride in index.terms if atom.bounds() != (0, 0)}
 
 
-def _of_stride(terms: dict[Atom, int], wanted: int) -> Terms:
-    return tuple((atom, stride) for atom, stride in terms.items() if abs(stride) == wanted)
+def _of_stride(terms: dict[Atom, int], size: int) -> Terms:
+    return tuple((atom, stride) for atom, stride in terms.items() if abs(stride) == size)
 
 
 def _with_divided(atoms: set[Atom], fixed: Axis | None) -> set[Atom]:

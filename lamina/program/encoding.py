@@ -120,7 +120,7 @@ class _Rows:
         self.rows: list[object] = []
         # The numbers of rows by their contents, and by the identity of objects seen before.
         self._numbers: dict[object, int] = {}
-        self._known: dict[int, int] = {}
+        self._row_of: dict[int, int] = {}
         # Keeps the objects alive, so that no other object gets their identity.
         self._alive: list[object] = []
 
@@ -129,25 +129,25 @@ class _Rows:
         pending = [value]
         while pending:
             top = pending[-1]
-            if id(top) in self._known or isinstance(top, _PLAIN):
+            if id(top) in self._row_of or isinstance(top, _PLAIN):
                 pending.pop()
                 continue
             kind, values = self._components(top)
-            missing = [v for v in values if not isinstance(v, _PLAIN) and id(v) not in self._known]
+            missing = [v for v in values if not isinstance(v, _PLAIN) and id(v) not in self._row_of]
             if missing:
                 pending += reversed(missing)
                 continue
             pending.pop()
             row = (kind, *(self._number(one) for one in values))
             self._alive.append(top)
-            self._known[id(top)] = self._row(row, list(row))
+            self._row_of[id(top)] = self._row(row, list(row))
         return self._number(value)
 
     def _number(self, value: object) -> int:
         if isinstance(value, _PLAIN):
             # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
             return self._row((type(value), repr(value)), value)
-        return self._known[id(value)]
+        return self._row_of[id(value)]
 
     def _row(self, key: object, row: object) -> int:
         if key not in self._numbers:

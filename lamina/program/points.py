@@ -81,8 +81,8 @@ Integers = NDArray[np.int64]
 def _ends(offsets: Integers, keys: Integers) -> tuple[Integers, Integers, Integers]:
     """The distinct offsets; for each, the numbers of the points of the smallest and largest key."""
     order = np.lexsort((keys, offsets))
-    found, starts = np.unique(offsets[order], return_index=True)
-    return found, order[starts], order[np.append(starts[1:], len(order)) - 1]
+    distinct, starts = np.unique(offsets[order], return_index=True)
+    return distinct, order[starts], order[np.append(starts[1:], len(order)) - 1]
 
 
 @final

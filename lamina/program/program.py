@@ -26,10 +26,10 @@ class Buffer:
     """A contiguous (row-major) array that steps read and write.
 
     Attributes:
-        name: unique in its program.
+        name: the name, unique in its program.
         kind: a name in `KINDS`.
-        shape: for people; steps address elements by offset.
-        dtype: of the elements.
+        shape: the shape, for people; steps address elements by offset.
+        dtype: the dtype of the elements.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Allocation:
 
     Attributes:
         buffer: the name of the buffer.
-        offset: bytes from the start of its block.
-        bytes: its size.
+        offset: the bytes from the start of its block.
+        bytes: the size in bytes.
         first: the step that writes it first.
         last: the last step that reads it; the number of steps for an output.
         in_place_of: the buffer whose memory it takes over in step `first`, or "".
@@ -130,17 +130,17 @@ class Program:
     """Steps over planned buffers: all that an engine needs to compile and run.
 
     Attributes:
-        name: for people.
+        name: the name, for people.
         buffers: all buffers, by name.
-        steps: in the order in which they run.
+        steps: the steps, in the order in which they run.
         repeats: the ranges of repeated steps, in order, not overlapping.
-        outputs: (name, buffer) of each result; the buffer holds it after the last step.
+        outputs: the (name, buffer) of each result; the buffer holds it after the last step.
         constants: the values of the constant buffers.
         plan: the layout of the arena.
         prepared: the number of first steps that make rounded copies of parameters and states, in
             temporaries. The other steps keep the copies equal to them. So a run may omit these
             steps if parameters, states and temporaries are as the run before has left them.
-        checksum: of the encoded program; "" until it is computed (`lamina.program.encoding`).
+        checksum: the checksum of the encoded program (`lamina.program.encoding`); "" at first.
     """
 
     name: str

@@ -45,11 +45,11 @@ class Rewrite:
     Args:
         axes: the index expression that replaces each axis.
         locals: the scalar that replaces each local, by name.
-        buffer: returns the new name of a buffer. It is called in the order of the text: operands
+        buffer: the function that renames a buffer. It is called in the order of the text: operands
             before stores, the index of a store before its value.
-        start: takes the old name of a buffer, and returns the index of its first element in the
-            new buffer. Without it, that index is 0.
-        load: returns the scalar that replaces a load, whose index and bounds are rewritten before.
+        start: the function of a buffer's old name that returns the index of its first element in
+            the new buffer. Without it, that index is 0.
+        load: the function that replaces a load, whose index and bounds are rewritten before.
         scalars: the scalars that replace others, wherever they occur.
 
     Example:

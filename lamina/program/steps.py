@@ -81,7 +81,7 @@ class Reduce:
         combine: a name in `COMBINERS`.
         axes: the axes that are combined, outermost first; without axes, the local is the value.
         value: the value to combine.
-        dtype: of the result: the value's dtype, int64 for argmax and argmin.
+        dtype: the dtype of the result: the value's, int64 for argmax and argmin.
     """
 
     local: str
@@ -102,7 +102,7 @@ class Write:
     All values of one point are computed before any of them is stored.
 
     Attributes:
-        axes: further axes inside the step's own; empty for one point.
+        axes: the further axes inside the step's own; empty for one point.
         stores: the outputs; several stores share their common subexpressions.
         sequential: whether the axes must be run in order, because several points may accumulate in
             one element. The element then adds up in this order on every engine.
@@ -126,11 +126,11 @@ class Scan:
 
     Attributes:
         axis: the axis along which values are accumulated.
-        combine: `"sum"` or another name in `COMBINERS` that is not positional.
+        combine: the name `"sum"` or another in `COMBINERS` that is not positional.
         value: the value to accumulate.
         buffer: the buffer of the running results.
         index: the element of the running result, for each point of the axis.
-        dtype: of the running result.
+        dtype: the dtype of the running result.
     """
 
     axis: Axis
@@ -153,11 +153,11 @@ class Sort:
     key, and so on. The sort is stable. All keys of a point are read before any rank is stored.
 
     Attributes:
-        axis: iterates positions in the key, and ranks in the index.
+        axis: the axis that iterates positions in the key, and ranks in the index.
         key: an integer.
         buffer: the buffer of the sorted positions.
         index: the element of each rank.
-        dtype: of the positions: `position_dtype(axis)`, int32 if the extent fits.
+        dtype: the dtype of the positions: `position_dtype(axis)`, int32 if the extent fits.
     """
 
     axis: Axis
@@ -195,7 +195,7 @@ class SegmentSum:
         key: an integer for each rank.
         segment: the key of the ranks that are added up; depends on the loop's axes alone.
         value: the value to add up.
-        dtype: of the sum: the value's dtype.
+        dtype: the dtype of the sum: the value's.
     """
 
     local: str
@@ -245,9 +245,9 @@ class Nest:
     """A loop nest of a step: what is computed and stored at each point of some axes.
 
     Attributes:
-        axes: outermost first.
+        axes: the axes, outermost first.
         values: the computed values, those that are stored included.
-        stores: at each point.
+        stores: the stores at each point.
         combining: the operations that combine a value, or a product, with others.
         in_order: whether points are run in order, except along the step's own axes.
         once: the axes along which each value counts once, as it is added to one segment only.
@@ -288,7 +288,7 @@ class Loop(_Cached):
     """A loop nest: for every point of the axes, the stages one after the other.
 
     Attributes:
-        name: for people; unique in its program.
+        name: the name, for people; unique in its program.
         axes: the parallel axes, outermost first.
         stages: the stages of each point, in order.
     """
@@ -333,12 +333,12 @@ class Contraction(_Cached):
     to TF32. So transposes, windows, gathers and padding are read without a copy.
 
     Attributes:
-        name: for people; unique in its program.
+        name: the name, for people; unique in its program.
         batch, m, n, k: the axes; each of the four may be several or none.
-        left: depends on the batch, m and k axes only.
-        right: depends on the batch, k and n axes only.
+        left: the left operand, which depends on the batch, m and k axes only.
+        right: the right operand, which depends on the batch, k and n axes only.
         result: the name of the local that holds the sum in the epilogue.
-        dtype: of the sum.
+        dtype: the dtype of the sum.
         stores: the epilogue: the stores at each (b, m, n).
         left_windows, right_windows: the windows that slide along dimensions of the operands, as in
             their views.
@@ -400,9 +400,9 @@ class InnerProduct:
     Attributes:
         result: the name of the local that holds the sum.
         axes: the axes that are summed over.
-        left: depends on the batch axes, m and these axes.
-        right: depends on the batch axes, k and these axes.
-        dtype: of the sum.
+        left: the left operand, which depends on the batch axes, m and these axes.
+        right: the right operand, which depends on the batch axes, k and these axes.
+        dtype: the dtype of the sum.
     """
 
     result: str
@@ -419,10 +419,10 @@ class WeightedSum:
     Attributes:
         result: the name of the local that holds the sum in the stores.
         n: the axes along which each point of the batch and m has sums.
-        weight: is computed from the inner products and the reductions.
-        right: depends on the batch, k and n axes.
-        dtype: of the sum.
-        stores: at each (b, m, n), from the sum and the reductions.
+        weight: the weight, computed from the inner products and the reductions.
+        right: the right operand, which depends on the batch, k and n axes.
+        dtype: the dtype of the sum.
+        stores: the stores at each (b, m, n), of the sum and the reductions.
     """
 
     result: str
@@ -441,13 +441,13 @@ class Chain(_Cached):
     not stored as a whole.
 
     Attributes:
-        name: for people; unique in its program.
+        name: the name, for people; unique in its program.
         batch, m, k: the axes; each of the three may be several or none.
         products: the inner products at each (b, m, k).
-        reductions: over the k axes, or without axes, in order. The value of one at (b, m, k) is
-            computed from the products and from earlier reductions.
-        stores: at each (b, m), from the reductions.
-        sums: over the k axes.
+        reductions: the reductions over the k axes, or without axes, in order. The value of each at
+            (b, m, k) is computed from the products and from earlier reductions.
+        stores: the stores at each (b, m), of the reductions.
+        sums: the sums over the k axes.
     """
 
     name: str

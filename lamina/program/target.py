@@ -39,12 +39,12 @@ class Target:
     """The costs and limits of a device.
 
     Attributes:
-        name: for people, and part of the key of cached programs.
+        name: the name, for people and part of the key of cached programs.
         launch_bytes: the fixed cost of a step: the bytes that are moved in the same time.
         narrow_positions: whether indices are computed in 32 bits if all of them fit, because 64
             bits take longer.
-        scatter: how a scatter adds up values. "in order": one worker adds one value after the
-            other; "sorted": the indices are sorted, then one worker for each result adds.
+        scatter: the way in which values are added up. "in order": one worker adds one value after
+            the other; "sorted": the indices are sorted, then one worker for each result adds.
         chains: whether contractions between which only functions of single elements and reductions
             of rows are computed become one step, a `Chain`, that stores nothing between them.
         alignment_bytes: the alignment of every temporary.

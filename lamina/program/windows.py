@@ -35,7 +35,7 @@ class Sliding:
         stride: the distance between positions, at least 1.
         dilation: the distance between kernel elements, not 0.
         offset: the index of the first kernel element at the first position, times the divisor.
-        divisor: at least 1; a transposed convolution's stride.
+        divisor: the divisor, at least 1; a transposed convolution's stride.
         extent: the number of the operand's elements along the dimension.
     """
 

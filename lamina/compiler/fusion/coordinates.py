@@ -103,7 +103,7 @@ class _Reads:
         """
         read = self._read.get(node, {})
         return max(
-            (len(found) * _points(reader) for reader, found in read.items() if len(found) > 1),
+            (len(places) * _points(reader) for reader, places in read.items() if len(places) > 1),
             default=0,
         )
 

@@ -63,13 +63,13 @@ class Operations:
     """The cost of computing tensors once more, for one element each."""
 
     def __init__(self) -> None:
-        self._known: dict[Tensor, float] = {}
+        self._counts: dict[Tensor, float] = {}
 
     def of(self, node: Tensor) -> float:
         """The cost of a tensor's own op for one element, in bytes."""
-        if node not in self._known:
-            self._known[node] = self._counted(node)
-        return self._known[node]
+        if node not in self._counts:
+            self._counts[node] = self._counted(node)
+        return self._counts[node]
 
     def with_gathers(self, node: Tensor) -> float:
         """The same, and what reading an element at a computed index costs."""
@@ -111,7 +111,7 @@ def is_worth_sharing(
         target: the costs of the device.
         elements, dtype: the number of elements of the tensor, and their dtype.
         steps: the number of steps that need it.
-        times: how often each element is needed.
+        times: the number of times that each element is needed.
         other_bytes: the bytes that an element reads from all sources but the largest.
         operations: the cost of computing one element, in bytes.
         reads_only_leaves: whether all sources are leaves; storing then takes an additional step.
@@ -138,9 +138,9 @@ def is_worth_rereading(
     Reads are omitted on both sides: the step reads the tensor, or its sources, at all coordinates.
 
     Args:
-        target, elements, dtype, operations, reads_only_leaves: as of `is_worth_sharing`.
-        evaluations: how many elements the step computes if the tensor is not stored, those that it
-            computes again included.
+        target, elements, dtype, operations, reads_only_leaves: the arguments of `is_worth_sharing`.
+        evaluations: the number of elements that the step computes, some of them again, if the
+            tensor is not stored.
     """
     packing = 2 * _PACKING_BYTES if _is_packed(dtype) else 0
     launch = target.launch_bytes if reads_only_leaves else 0
@@ -167,7 +167,7 @@ def is_worth_narrowing(
         packed: whether elements are packed when they are written.
         wide, narrow: the bytes of an element, before and after the cast.
         steps: the number of steps that need the cast.
-        also_wide: how many of these steps read the wide tensor in either case.
+        also_wide: the number of these steps that read the wide tensor in either case.
         is_stored: whether the wide tensor is stored in either case.
         operations: the cost of casting one element, in bytes.
     """
@@ -192,8 +192,8 @@ def is_worth_rounding(
     Args:
         target: the costs of the device.
         elements: the number of elements of the operand.
-        dtype: of the rounded elements.
-        passes: for each product that reads the operand, how many of its tiles read each element.
+        dtype: the dtype of the rounded elements.
+        passes: the number of tiles that read each element, for each product with the operand.
         is_read: whether the step that rounds the operand is the only reason to read it.
         is_additional: whether the operand is stored in float32 too.
     """

@@ -66,7 +66,7 @@ class Group:
     """Anchors that one step computes, or one recurrence.
 
     Attributes:
-        members: operands before users.
+        members: the anchors, operands before users.
         stored: the members that other groups or callers need.
         step: the step that computes the members; None for a recurrence.
     """
@@ -82,8 +82,8 @@ class Fused:
 
     Attributes:
         graph: the graph, with an identity op for each result that needs a separate buffer.
-        groups: in the order in which they run.
-        in_place: for each anchor that overwrites a leaf's buffer, that leaf.
+        groups: the groups, in the order in which they run.
+        in_place: the leaf whose buffer an anchor overwrites, for each such anchor.
     """
 
     graph: Graph

@@ -46,12 +46,12 @@ class Groups:
         anchors: all anchors.
         results: the tensors that callers need.
         order: the number of each tensor, operands first.
-        sources: for each anchor, the leaves and anchors that its expression reads.
-        users: for each leaf and anchor, the anchors that read it.
-        members: for each group, by number, its anchors, operands before users.
+        sources: the leaves and anchors that the expression of each anchor reads.
+        users: the anchors that read each leaf and anchor.
+        members: the anchors of each group, by its number, operands before users.
         group_of: the group of each anchor.
-        large_sources: for each group, its sources of more than one element.
-        predecessors: for each group, the groups that must come directly before it.
+        large_sources: the sources of each group that have more than one element.
+        predecessors: the groups that must come directly before each group.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ class DistinctResults:
 
     Attributes:
         graph: the graph, with an identity op for each result that needs a separate buffer.
-        in_place: for each tensor that overwrites a leaf's buffer, that leaf.
-        copied: new values that are stored elsewhere first; their copies are written in place.
+        in_place: the leaf whose buffer a tensor overwrites, for each such tensor.
+        copied: the new values that are stored elsewhere first; their copies are written in place.
     """
 
     graph: Graph

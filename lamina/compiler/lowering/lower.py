@@ -41,7 +41,7 @@ def lower_group(
     Args:
         members: the group's anchors, operands before users.
         stored: the members that must be stored, and their locations.
-        locations: of anchors of other groups, leaves and array constants.
+        locations: the locations of anchors of other groups, leaves and array constants.
 
     Raises:
         NotOneStep: if one loop nest cannot compute all members.

@@ -39,7 +39,7 @@ class _NestedTooDeepError(Exception):
 
     def __init__(self, node: Tensor, coordinates: Coordinates) -> None:
         super().__init__()
-        self.wanted = node, coordinates
+        self.request = node, coordinates
 
 
 @frozen_dataclass
@@ -64,7 +64,7 @@ class Puller:
     Quotients and remainders may be nested `most_nested` deep in coordinates; None: without limit.
 
     Attributes:
-        locations: of the tensors stored by other groups, leaves and array constants.
+        locations: the locations of tensors stored by other groups, leaves and array constants.
         computed_at: the coordinates at which each member of the group is computed.
         locals: the local that holds the result of a member, for members that have one.
         windows: the windows through which tensors were pulled, in order, each once.
@@ -79,7 +79,7 @@ class Puller:
         self.locals: dict[Tensor, Local] = {}
         # The height of each scalar: the most operations nested in it. Then the height so far of the
         # scalar that is being pulled.
-        self._known: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
+        self._expressions: dict[tuple[Tensor, Coordinates], tuple[Scalar, int]] = {}
         self._height = 0
         # The number of nested pulls at the moment.
         self._nested = 0
@@ -101,7 +101,7 @@ class Puller:
             try:
                 scalar = waiting[-1]()
             except _NestedTooDeepError as deeper:
-                waiting.append(partial(self._pull, *deeper.wanted))
+                waiting.append(partial(self._pull, *deeper.request))
                 continue
             waiting.pop()
             if not waiting:
@@ -122,15 +122,15 @@ class Puller:
                 )
             return location(coordinates)
         key = (node, coordinates)
-        if key not in self._known:
+        if key not in self._expressions:
             if self._nested == MOST_NESTED_PULLS:
                 raise _NestedTooDeepError(node, coordinates)
             outside, self._height = self._height, 0
             self._nested += 1
-            self._known[key] = self._expression(node, coordinates), self._height + 1
+            self._expressions[key] = self._expression(node, coordinates), self._height + 1
             self._nested -= 1
             self._height = outside
-        scalar, height = self._known[key]
+        scalar, height = self._expressions[key]
         if height > DEEPEST_EXPRESSION:
             raise NotOneStep
         self._height = max(self._height, height)
@@ -185,9 +185,9 @@ def buffer_and_index(
 
 def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
     """The coordinates in an operand of the shape, for coordinates in the broadcast result."""
-    own = coordinates[len(coordinates) - len(shape) :]
+    last = coordinates[len(coordinates) - len(shape) :]
     return tuple(
-        Index() if extent == 1 else index for index, extent in zip(own, shape, strict=True)
+        Index() if extent == 1 else index for index, extent in zip(last, shape, strict=True)
     )
 
 

@@ -7,7 +7,7 @@ from typing import final
 
 from lamina.codegen.axes import merged_axes
 from lamina.codegen.primitives import element
-from lamina.codegen.stages import Stages, whole, write_nest
+from lamina.codegen.stages import Stages, full_run, write_nest
 from lamina.codegen.values import Type, Value
 from lamina.engines.simd.decide.loops import runs_of_sort
 from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
@@ -39,7 +39,7 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> Wr
     if any(axis.extent == 0 for axis in loop.axes):
         return kernel
     *_, first, last = points.code.parameters
-    runs = [whole(axis, nest.lanes if axis == nest.lane else 0) for axis in nest.order]
+    runs = [full_run(axis, nest.lanes if axis == nest.lane else 0) for axis in nest.order]
     runs = [
         replace(run, start=first, stop=last) if run.axis == nest.shared else run for run in runs
     ]
