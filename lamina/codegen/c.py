@@ -122,7 +122,8 @@ class Module(Types, builder.Module):
         parameters = [*((label, POINTER) for label, _ in buffers), *numbers]
         kernel = self.words.kernel
         if group:
-            kernel = (many_registers and self.groups.large_kernel) or self.groups.kernel
+            is_large = many_registers and bool(self.groups.large_kernel)
+            kernel = self.groups.large_kernel if is_large else self.groups.kernel
             kernel = kernel.format(size=group)
         qualifiers, _, result = kernel.rpartition(" ")
         head = FunctionText(qualifiers, result, name, tuple(words))

@@ -62,6 +62,7 @@ CUDA = Words(
         barrier_everywhere="__syncthreads()",
         shifted="of_later_item<{distance}>",
     ),
+    matrices=True,
     begun="await_earlier_kernels",
     inlined=_INLINED,
     bfloat16="to_bfloat16",

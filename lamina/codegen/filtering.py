@@ -45,12 +45,12 @@ class Filtering:
 
     @property
     def name(self) -> str:
-        """For convolutions."""
+        """The name of the algorithm for convolutions, such as `"F(2x2, 3x3)"`."""
         return _name(self.results, self.window)
 
     @property
     def gradient_name(self) -> str:
-        """For gradients of weights."""
+        """The name of the algorithm for gradients of weights."""
         return _name(self.window, self.results)
 
     @property

@@ -132,7 +132,7 @@ def _narrow(view: Scalar) -> Scalar:
 
 
 def narrowed(step: Contraction) -> Contraction:
-    """The contraction with the bfloat16 of its operands in place of their casts."""
+    """The contraction of operands of bfloat16 themselves, without their casts to float32."""
     return replace(step, left=_narrow(step.left), right=_narrow(step.right))
 
 

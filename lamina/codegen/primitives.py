@@ -215,7 +215,7 @@ def _rounded_to_tf32(code: Builder, dtype: DType, value: Value) -> Value:
 
 
 def _sort_key(code: Builder, dtype: DType, value: Value) -> Value:
-    """The key of `lamina.program.definitions`."""
+    """An integer that orders floats as `sort_key` in `lamina.program.definitions` does."""
     bits = code.convert("bitcast", value, element(dtype))
     sign = code.binary("ashr", bits, bits.type.bits - 1)
     ordered = bits ^ (sign >> 1)

@@ -161,6 +161,7 @@ class Words:
             that have an instruction for it; "" if the language has none.
         vectors: the words of vectors; None if the language has none.
         groups: the words of groups of work items; None if the language has none.
+        matrices: whether it has the functions of `cuda_head.h` on matrices of warps.
         begun: the function that kernels call first; "" if there is none.
         inlined: the qualifiers of a function that is always inlined; "" if the language has none.
             Mathematical functions are then written once in a text.
@@ -180,14 +181,15 @@ class Words:
     integer_suffix: Mapping[str, str]
     bits: str
     nearest: str
+    half: HalfWords | None
+    vectors: VectorWords | None
+    groups: GroupWords | None
     float_function: str = "{name}"
     double_head: tuple[str, ...] = ()
     apart: str = ""
     in_order: tuple[str, ...] = ()
     rolled: tuple[str, ...] = ()
-    half: HalfWords | None = None
-    vectors: VectorWords | None = None
-    groups: GroupWords | None = None
+    matrices: bool = False
     begun: str = ""
     bfloat16: str = ""
     inlined: str = ""
@@ -247,7 +249,7 @@ OPENCL = Words(
 
 
 # Types of vectors in memory that are aligned like one element.
-_UNALIGNED = (
+_UNALIGNED = tuple(
     f"typedef {element}{lanes} __attribute__((aligned({size}))) {element}{lanes}_in_memory;"
     for element, size in (("uchar", 1), ("ushort", 2), ("uint", 4), ("ulong", 8))
     for lanes in (2, 4, 8, 16)

@@ -33,7 +33,7 @@ def expand(graph: Graph, *, chains: bool = False) -> Graph:
 
 @final
 class _Expansion:
-    """It is a class, because nested functions that call each other form reference cycles."""
+    """Expands tensors; a class, as nested functions that call each other form reference cycles."""
 
     def __init__(self, chains: bool) -> None:
         self._chains = chains

@@ -319,7 +319,7 @@ def _sum(node: Tensor) -> Tensor | None:
     source = operand.operands[0]
     lead = operand.rank - source.rank
     before = (*(1,) * lead, *source.shape)
-    if not all(axis < lead or before[axis] == 1 != operand.shape[axis] for axis in axes):
+    if not all(axis < lead or (before[axis] == 1 and operand.shape[axis] != 1) for axis in axes):
         return None
     kept = tuple(extent for axis, extent in enumerate(before) if axis not in axes)
     count = size_of([size for axis in axes if isinstance(size := operand.shape[axis], int)])

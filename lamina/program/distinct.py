@@ -45,25 +45,27 @@ class _Digit:
     Attributes:
         stride: a divisor of all differences between values of one index.
         terms: the terms of the first index, and of the other.
-        ends: the smallest and the largest value in the first index.
-        other_ends: the smallest and the largest value in the other index.
+        low, high: the smallest and the largest value in the first index.
+        other_low, other_high: the smallest and the largest value in the other index.
         is_shifted: whether it contains a share of the constant of the other index.
     """
 
     stride: int
     terms: tuple[Terms, Terms]
-    ends: tuple[int, int]
-    other_ends: tuple[int, int]
+    low: int
+    high: int
+    other_low: int
+    other_high: int
     is_shifted: bool
 
     @property
     def reach(self) -> int:
         """The largest difference between the values of both indices."""
-        return max(self.ends[1], self.other_ends[1]) - min(self.ends[0], self.other_ends[0])
+        return max(self.high, self.other_high) - min(self.low, self.other_low)
 
     @property
     def never_equal(self) -> bool:
-        return self.ends[1] < self.other_ends[0] or self.other_ends[1] < self.ends[0]
+        return self.high < self.other_low or self.other_high < self.low
 
     @property
     def atom(self) -> Atom | None:
@@ -77,8 +79,10 @@ class _Digit:
         return _Digit(
             gcd(self.stride, above.stride),
             (self.terms[0] + above.terms[0], self.terms[1] + above.terms[1]),
-            (self.ends[0] + above.ends[0], self.ends[1] + above.ends[1]),
-            (self.other_ends[0] + above.other_ends[0], self.other_ends[1] + above.other_ends[1]),
+            self.low + above.low,
+            self.high + above.high,
+            self.other_low + above.other_low,
+            self.other_high + above.other_high,
             self.is_shifted or above.is_shifted,
         )
 
@@ -100,13 +104,13 @@ def _digits(index: Index, other: Index, fixed: Axis | None) -> list[_Digit]:
     digits: list[_Digit] = []
     reach = 0
     if difference:
-        digits.append(_Digit(1, ((), ()), (0, 0), (difference, difference), True))
+        digits.append(_Digit(1, ((), ()), 0, 0, difference, difference, True))
         reach = abs(difference)
     for stride in strides:
         terms = _of_stride(mine, stride), _of_stride(others, stride)
         ends, (low, high) = Index(0, terms[0]).bounds, Index(0, terms[1]).bounds
         shift = shifts[stride]
-        digits.append(_Digit(stride, terms, ends, (low + shift, high + shift), bool(shift)))
+        digits.append(_Digit(stride, terms, *ends, low + shift, high + shift, bool(shift)))
         # A stride no larger than the reach of the digits below is joined with the one below.
         while len(digits) > 1 and digits[-1].stride <= reach:
             above, below = digits.pop(), digits.pop()

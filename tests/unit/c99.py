@@ -42,6 +42,9 @@ C99 = Words(
     bits="as_{type}({value})",
     # The conversion of a float beyond the integers is undefined, and must be avoided.
     nearest="{value} >= {high} ? {most} : {value} > {low} ? ({type}){value} : {least}",
+    half=None,
+    vectors=None,
+    groups=None,
     float_function="{name}f",
 )
 

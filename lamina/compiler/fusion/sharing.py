@@ -109,7 +109,11 @@ class _Demand:
 
 
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """The tensors, or elementwise users of them, that are only sliced, into no more elements."""
+    """The tensors that are only sliced, into no more elements than they have.
+
+    Without storing them, no more elements are computed than with storing. A tensor whose only user
+    is elementwise and only sliced is also one of them.
+    """
     tensors: set[Tensor] = set()
     for node in reversed(nodes):
         sizes = [size_of(static(user.shape)) for user in users[node]]

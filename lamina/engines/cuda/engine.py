@@ -14,15 +14,15 @@ from lamina.engines.gpu.engine import GpuEngine
 
 
 def cuda_engine(name: str = "cuda") -> GpuEngine:
-    """The engine of a device that `open_device` opens."""
+    """The engine of a device; for its name and errors, see `open_device`."""
     return GpuEngine("cuda", partial(open_device, name), _family_for)
 
 
 def open_device(name: str) -> CudaDriver:
     """The driver of a device: `"cuda"` (the first usable one), `"cuda:1"`, `"cuda:a100"`.
 
-    The last is a part of the device's name. It is opened once, and stays open until the process
-    ends.
+    In place of `a100` there may be any part of the device's name. The device is opened once, and
+    stays open until the process ends.
 
     Raises:
         EngineError: if there is none, or it cannot be used.

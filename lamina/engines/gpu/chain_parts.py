@@ -26,6 +26,7 @@ from lamina.engines.gpu.schedule import (
     element_bytes_of,
     whole_steps,
 )
+from lamina.engines.gpu.tile_kernels import Block
 from lamina.engines.gpu.tile_operands import Batch, Side, TileOperand, Tiling
 from lamina.engines.gpu.tiles import write_products
 from lamina.engines.gpu.work_item import ItemPoints
@@ -89,17 +90,12 @@ class Parts(ABC, Generic[Tile, Place]):
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        decided: ChainSchedule,
-        type: Type,
-        rows: tuple[int, Index, int],
-        position: Index,
+        self, grid: Grid, decided: ChainSchedule, type: Type, block: Block, position: Index
     ) -> None:
-        """Sides of rows have these work items, position and width."""
+        """Sides of rows have the block."""
         self._grid, self._decided, self.type = grid, decided, type
         self._points, self._code = grid.points, grid.points.code
-        self._block, self.position = (decided.item_m, *rows), position
+        self._block, self.position = block, position
         self._used, self._zero = 0, grid.points.position(0)
         self._lefts: list[Tile] = []
         self.rows = self._row_side(grid.chain.sums[0].weight, decided.weights)
@@ -232,8 +228,8 @@ class ItemParts(Parts[TileOperand, Value]):
         at, items = axis_index(grid.item), decided.items_k
         type = Type(element(grid.chain.products[0].dtype))
         width = math.gcd(decided.width, decided.item_m)
-        rows = decided.tile_m // decided.item_m, at // items, width
-        super().__init__(grid, decided, type, rows, at % items)
+        block = Block(decided.item_m, decided.tile_m // decided.item_m, at // items, width)
+        super().__init__(grid, decided, type, block, at % items)
 
     def _place(self, count: int) -> Value:
         return self.exchange(count)
@@ -265,8 +261,8 @@ class WarpParts(Parts[MatrixOperand, int]):
         self._first = at // WARP * (decided.item_m * EDGE)
         # An item has two neighbouring sums of every eighth row and column.
         lane = at % WARP
-        rows = EDGE, self._first + lane // 4, 1
-        super().__init__(grid, decided, FLOAT, rows, lane % 4)
+        block = Block(decided.item_m, EDGE, self._first + lane // 4, 1)
+        super().__init__(grid, decided, FLOAT, block, lane % 4)
 
     def _place(self, count: int) -> int:
         return self._taken(count * element_bytes_of(self._decided.kind))
@@ -274,7 +270,8 @@ class WarpParts(Parts[MatrixOperand, int]):
     def _operand(
         self, side: Side, k: Axis, extent: int, place: int, bound: ExitStack, *, is_left: bool
     ) -> MatrixOperand:
-        tiling, first = self._grid.tiling(k, extent, bound), self._first if is_left else Index()
+        first = self._first if is_left else Index()
+        tiling = self._grid.tiling(k, extent, bound)
         return MatrixOperand(tiling, side, place, first, is_left=is_left)
 
     def _tiles_of_weights(self, place: int, bound: ExitStack) -> Sequence[MatrixOperand]:

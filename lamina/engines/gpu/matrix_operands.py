@@ -20,6 +20,7 @@ from lamina.codegen.primitives import memory_element
 from lamina.codegen.values import I1, I32, I64, Value, undefined
 from lamina.engines.gpu.schedule import HALF_BYTES, STEP, WARP, MatrixLoad
 from lamina.engines.gpu.tile_operands import ROWS, Side, TileVectors, Tiling
+from lamina.errors import InternalError
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.scalar import Load
 
@@ -61,6 +62,9 @@ class MatrixOperand:
         in_panels: bool = False,
     ) -> None:
         self._points, self._code = tiling.points, tiling.points.code
+        words = self._code.module.words
+        if not words.matrices:
+            raise InternalError(f"{words.language} has no instructions on matrices")
         self._is_left = is_left
         view, load = multiplied_of(side.view), side.load
         assert isinstance(load, MatrixLoad)

@@ -42,8 +42,8 @@ class _Matrices(TileKernel[MatrixSchedule]):
         self._first_m = warp // schedule.warps_n * self._warp_m
         self._first_n = warp % schedule.warps_n * self._warp_n
         # An item has two neighbouring sums of every eighth row and column.
-        left = self._warp_m // EDGE, EDGE, self._first_m + lane // 4, 1
-        right = self._warp_n // EDGE * 2, EDGE // 2, self._first_n // 2 + lane % 4, 2
+        left = Block(self._warp_m // EDGE, EDGE, self._first_m + lane // 4, 1)
+        right = Block(self._warp_n // EDGE * 2, EDGE // 2, self._first_n // 2 + lane % 4, 2)
         return Index(), left, right
 
     def _zeros(self) -> Sequence[Value]:

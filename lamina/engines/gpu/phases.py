@@ -155,7 +155,8 @@ def write_phases(
 ) -> Launch:
     """Writes the kernel of phases, and returns its launch; it may be repeated itself.
 
-    `loops` are repeated within the kernel; their launches are the numbers of phases.
+    The module has the functions of the phases. `loops` are repeated within the kernel; their
+    launches are the numbers of phases. `most_local_bytes` are those of a launch.
     """
     launches = [one.launch for one in phases]
     buffers = buffers_of(launches)

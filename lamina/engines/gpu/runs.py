@@ -85,9 +85,10 @@ def counted_runs(
         record, output = data.records.get(name, (None, None))
         given += (record, None if output is None else buffers[output.name])
     items = max((recorder.outputs[name] for name in data.records), default=1)
-    record = driver.kernel(module, recorder.kernel, (*given, counter), items, numbered=False)
-    first, last = [(gather, None)] if gather is not None else [], [(record, None)]
-    rows = [[*first, *program, *last]] if program is not None else [first, last]
+    kernel = driver.kernel(module, recorder.kernel, (*given, counter), items, numbered=False)
+    gathers = [(gather, None)] if gather is not None else []
+    records = [(kernel, None)]
+    rows = [[*gathers, *program, *records]] if program is not None else [gathers, records]
     sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
 
     def begin(run: int) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Generic, TypeVar, final
+from typing import Generic, NamedTuple, TypeVar, final
 
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import OpenLoop
@@ -26,8 +26,15 @@ BAND = 8
 # A long K of a work group is summed in blocks of so many products.
 _BLOCK = 4096
 Decided = TypeVar("Decided", TiledSchedule, MatrixSchedule)
-# The block, work items, position and width of a `Side`.
-Block = tuple[int, int, Index, int]
+
+
+class Block(NamedTuple):
+    """The blocks of work items on a side, as the last attributes of `Side`."""
+
+    size: int
+    items: int
+    position: Index
+    width: int
 
 
 class TileKernel(ABC, Generic[Decided]):

@@ -77,7 +77,10 @@ class Side:
 
 @frozen_dataclass
 class Batch:
-    """The batch axis of a contraction, its tiles, and the number of the item's product in one."""
+    """The batch axis of a contraction, its tiles, and the number of the item's product in one.
+
+    `tiles` counts the tiles along the axis; `tile` is their extent.
+    """
 
     axis: Axis
     tiles: Axis
@@ -314,7 +317,8 @@ class TileOperand:
     def vectors(self, start: Value, k: Value, following: int) -> list[Value]:
         """The work item's block at one k, `following` locations after another one, in vectors."""
         code, side, type = self._code, self._side, self._type
-        begin, lanes = start + k * side.row, side.width if side.width > 1 else 0
+        begin = start + k * side.row
+        lanes = side.width if side.width > 1 else 0
         align = lanes * type.bytes if side.row % side.width == 0 else 0
         values: list[Value] = []
         for number in range(side.block // side.width):

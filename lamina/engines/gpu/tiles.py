@@ -34,8 +34,9 @@ class _Tiles(TileKernel[TiledSchedule]):
         tiled = self._decided
         m_items, n_items = tiled.tile_m // tiled.item_m, tiled.tile_n // tiled.item_n
         m_width, n_width = (math.gcd(tiled.width, one) for one in (tiled.item_m, tiled.item_n))
-        left = tiled.item_m, m_items, item // n_items % m_items, m_width
-        return item // (n_items * m_items), left, (tiled.item_n, n_items, item % n_items, n_width)
+        left = Block(tiled.item_m, m_items, item // n_items % m_items, m_width)
+        right = Block(tiled.item_n, n_items, item % n_items, n_width)
+        return item // (n_items * m_items), left, right
 
     def _zeros(self) -> Sequence[Value]:
         right, type = self._right, Type(element(self._step.dtype))

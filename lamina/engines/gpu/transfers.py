@@ -44,8 +44,7 @@ class Uploads:
         self._driver = driver
         self._inputs = [(number, one) for number, one in enumerate(inputs) if one.bytes]
         padded = (-(-one.bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for _, one in self._inputs)
-        ends = [*accumulate(padded)]
-        self._starts, self._size = [0, *ends][:-1], ends[-1] if ends else 0
+        *self._starts, self._size = accumulate(padded, initial=0)
         fitting = _BYTES_OF_SLOTS // self._size if self._size else 0
         self._count = min(max(fitting, _LEAST_SLOTS), _MOST_SLOTS)
         self._slots: list[HostBlock] = []

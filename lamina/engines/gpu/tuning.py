@@ -228,7 +228,10 @@ def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
 
 
 def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[tuple[int, ...]]:
-    """The numbers of equal steps that take a considerable share of the time, the longest first."""
+    """Groups of equal steps, as their numbers, that are worth being tuned, the longest first.
+
+    They take `LEAST_SHARE` of the program's time, and are not mostly launches.
+    """
     equal: dict[object, list[int]] = defaultdict(list)
     # The bytes that take as long to move as a step.
     bytes_: dict[object, float] = defaultdict(float)

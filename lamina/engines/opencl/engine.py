@@ -21,15 +21,16 @@ from lamina.engines.opencl.verdicts import verdict_of
 
 
 def opencl_engine(name: str = "opencl") -> GpuEngine:
-    """The engine of a device that `open_device` opens."""
+    """The engine of a device; for its name and errors, see `open_device`."""
     return GpuEngine("opencl", partial(open_device, name), _family_for)
 
 
 def open_device(name: str) -> OpenClDriver:
     """The driver of a device: `"opencl"` (the first usable one), `"opencl:1"`, `"opencl:radeon"`.
 
-    The last is a part of the device's description. It is opened once, and stays open until the
-    process ends. Before its first use the self-test is run, unless its verdict is on disk.
+    In place of `radeon` there may be any part of the device's description. The device is opened
+    once, and stays open until the process ends. Before its first use the self-test is run, unless
+    its verdict is on disk.
 
     Raises:
         EngineError: if there is none, or it cannot be used.

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, bfloat16, float32
 from lamina.codegen.llvm import Module
 from lamina.codegen.values import POINTER
@@ -36,9 +37,21 @@ _K = 128
 _LEAST_BYTES = 96 << 20
 
 
-# A micro-kernel `(left, right, sums, *more)`: its name and further operands, the elements of the
-# others (a pair of bfloat16 is one), and the multiplications and additions of a call.
-_MicroKernel = tuple[str, tuple[int, ...], tuple[int, int, int], int]
+@frozen_dataclass
+class _MicroKernel:
+    """A micro-kernel `(left, right, sums, *more)`.
+
+    Attributes:
+        name: of the function.
+        more: its further operands.
+        sizes: the elements of left, right and sums; pairs of bfloat16 are one element.
+        operations: multiplications and additions of a call.
+    """
+
+    name: str
+    more: tuple[int, ...]
+    sizes: tuple[int, int, int]
+    operations: int
 
 
 def measured_peaks(processor: HostProcessor, dtype: DType) -> Peaks:
@@ -57,17 +70,16 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     code = module.function("program", KERNEL_PARAMETERS, internal=False)
     table, _, thread, _ = code.parameters
     tiled = dtype == bfloat16 and processor.bfloat16_tiles
-    kernel = _of_tiles(module) if tiled else _of_vectors(module, processor, dtype)
-    micro_kernel, more, sizes, operations = kernel
+    micro_kernel = _of_tiles(module) if tiled else _of_vectors(module, processor, dtype)
     # Left operand, right operand and sums of a thread, one after the other.
-    *starts, each = accumulate(sizes, initial=0)
+    *starts, each = accumulate(micro_kernel.sizes, initial=0)
     base = code.load(table, POINTER)
     operands = code.offset(base, thread * each, name)
     left, right, sums = (code.offset(operands, start, name) for start in starts)
     if tiled:
         begin_tiles(code, AMX_M)
     with code.loop(0, _CALLS):
-        code.call_void(micro_kernel, left, right, sums, *more)
+        code.call_void(micro_kernel.name, left, right, sums, *micro_kernel.more)
     if tiled:
         end_tiles(code)
     library = load(compiled(module.text(), processor))
@@ -80,7 +92,7 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     job = Job([library.addresses["program"]], entry, addresses, np.zeros(1, np.int64))
     seconds = _best(job.run)
     library.release()
-    return float(_CALLS) * operations * threads / seconds
+    return float(_CALLS) * micro_kernel.operations * threads / seconds
 
 
 def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _MicroKernel:
@@ -95,7 +107,8 @@ def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _Micr
         *(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired
     )
     sizes = _K * tile_m, _K * tile_n, tile_m * tile_n
-    return emit_tile(module, tile), (), sizes, (4 if paired else 2) * _K * sizes[-1]
+    operations = (4 if paired else 2) * _K * sizes[-1]
+    return _MicroKernel(emit_tile(module, tile), (), sizes, operations)
 
 
 def _of_tiles(module: Module) -> _MicroKernel:
@@ -103,7 +116,7 @@ def _of_tiles(module: Module) -> _MicroKernel:
     tile = AmxTile(AMX_M, AMX_N // 16, 2 * _K, fresh=False)
     sizes = AMX_M * _K, _K * AMX_N, AMX_M * AMX_N
     steps = _K // AMX_STEPS
-    return emit_amx_tile(module, tile), (steps,), sizes, 4 * _K * AMX_M * AMX_N
+    return _MicroKernel(emit_amx_tile(module, tile), (steps,), sizes, 4 * _K * AMX_M * AMX_N)
 
 
 def _bytes(processor: HostProcessor, dtype: DType) -> float:
@@ -125,6 +138,7 @@ def _bytes(processor: HostProcessor, dtype: DType) -> float:
 
 
 def _best(call: Callable[[], None]) -> float:
+    """The seconds of the fastest of several calls."""
     seconds: list[float] = []
     for _ in range(_RUNS):
         started = time.perf_counter()

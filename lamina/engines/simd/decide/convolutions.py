@@ -237,7 +237,7 @@ def _blocks(windowed: Windowed, processor: Processor) -> tuple[int, int]:
 
 
 def _chunks(windowed: Windowed, panels: Panels, processor: Processor) -> tuple[int, int]:
-    """The positions of a chunk along the first axis, and its outer positions."""
+    """The output positions of a chunk along the first axis, and its images (outer positions)."""
     image = windowed.image
     first = image.positions[0].extent
     run = size_of([axis.extent for axis in image.positions[1:]])

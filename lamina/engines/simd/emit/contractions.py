@@ -98,7 +98,14 @@ _WINDOW_WRITERS: dict[str, type[WindowWriter]] = {
 
 @frozen_dataclass
 class _Pass:
-    """A chunk of k of one panel, over which the tiles of M pass; the stride is along K."""
+    """A chunk of k of one panel, over which the tiles of M pass.
+
+    Attributes:
+        name: of the panel's function; the name of its epilogue begins with it.
+        right, right_stride: the address of the chunk in the panel, and the stride along K.
+        sums: the address of the tiles' sums.
+        n_start: the first column of the panel.
+    """
 
     name: str
     panel: Panel
@@ -304,7 +311,8 @@ class _Gemm:
         The strides of pairs count bfloat16.
         """
         code, matrix = points.code, self._matrix
-        k, per_step = matrix.k_steps, 2 if matrix.paired else 1
+        k = matrix.k_steps
+        per_step = 2 if matrix.paired else 1
         if self._left is not None:
             plain = self._left
             address = self._address(points, plain, m_start, k_start)

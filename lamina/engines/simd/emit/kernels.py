@@ -6,6 +6,7 @@ the addresses of workspaces, then of the step's buffers.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, final
@@ -172,14 +173,16 @@ class _Writer:
         if only is not None:
             scheduled = schedule.steps[only]
             only = scheduled.carrier if isinstance(scheduled, FusedSum) else only
-        packings = [*zip(schedule.prepackings, schedule.packing_kernels, strict=True)]
+        packings = defaultdict[int, list[tuple[Prepacking, Slices]]](list)
+        for pair in zip(schedule.prepackings, schedule.packing_kernels, strict=True):
+            packings[pair[0].before].append(pair)
         prepacked = {number: one for one in schedule.prepackings for number in one.users}
         column_sums = schedule.column_sums()
         first_call = 0
         for number, step in enumerate(schedule.steps):
             repeat = program.repeated(number)
             is_written = only in (None, number)
-            before = [pair for pair in packings if is_written and pair[0].before == number]
+            before = packings[number] if is_written else []
             for packing, shares in before:
                 if packing.iteration is None:
                     self._prepacking(number, packing, shares)
@@ -200,14 +203,15 @@ class _Writer:
         """Packs an operand before a step."""
         step = self.program.steps[packing.users[0]]
         assert isinstance(step, Contraction)
-        signed = self.signatures.of([right_alone(step)], packing.packed, packing.iteration)
+        operand, packed = right_alone(step), packing.packed
+        signature, used = self.signatures.of([operand], packed, packing.iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             (numbered,) = steps
             assert isinstance(numbered, Contraction)
             return [emit_prepacking(context, packing.name, packing.packed, numbered)]
 
-        calls = self._calls(number, signed, [shares], packing, write)
+        calls = self._calls(number, signature, used, [shares], packing, write)
         if packing.at_load:
             self.written.load += calls
         else:
@@ -226,7 +230,7 @@ class _Writer:
         nests = [one.nest for one in sums if isinstance(one, FusedSum)]
         steps = [self.program.steps[one] for one in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
-        signed = self.signatures.of(steps, schedules, iteration)
+        signature, used = self.signatures.of(steps, schedules, iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             step, *sums = steps
@@ -243,12 +247,13 @@ class _Writer:
             return emit_contraction(context, name, step, schedule, column_sums)
 
         shares = self.written.schedule.kernels[number]
-        self.written.calls += self._calls(number, signed, shares, prepacked, write)
+        self.written.calls += self._calls(number, signature, used, shares, prepacked, write)
 
     def _calls(
         self,
         number: int,
-        signed: tuple[StepSignature, Sequence[str]],
+        signature: StepSignature,
+        used: Sequence[str],
         shares: Sequence[Slices],
         prepacked: Prepacking | None,
         write: Callable[[Context, Sequence[Step]], list[WrittenKernel]],
@@ -259,7 +264,7 @@ class _Writer:
         used buffers by numbers. The kernels pack the prepacked operand, or use it packed. `write`
         writes the kernels of a new signature's steps.
         """
-        written, (signature, used) = self.written, signed
+        written = self.written
         if signature not in self.kernels:
             buffers = {buffer.name: buffer for buffer in signature.buffers}
             if prepacked is not None:

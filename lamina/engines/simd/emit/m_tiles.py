@@ -77,6 +77,7 @@ def over_kinds(code: Builder, panels: Panels, number: Value) -> Iterator[str]:
 
 def offsets(size: tuple[int, int], strides: Sequence[int]) -> tuple[int, ...]:
     """The offsets of the rows of a tile, by the strides of the axes of M."""
-    along, across = strides[-1], strides[-2] if len(strides) > 1 else 0
+    along = strides[-1]
+    across = strides[-2] if len(strides) > 1 else 0
     runs, length = size
     return tuple(run * across + m * along for run in range(runs) for m in range(length))

@@ -33,7 +33,8 @@ from lamina.program.scalar import Scalar, loads
 class RightPanelWriter:
     """Writes the code that packs a panel of a right operand, from column `n_start` on.
 
-    The packed panel is at the address `target`.
+    The packed panel is at the address `target`; `packing` is the order in which the operand is
+    read.
     """
 
     points: Points

@@ -137,6 +137,21 @@ class TransformedTiles(WindowWriter):
                 call_tile(code, last, at, right, to)
 
 
+@frozen_dataclass
+class _ZeroWindows:
+    """Where the windows of zeros of a chunk are found: addresses of i32.
+
+    Attributes:
+        seen: for each position of an image, not 0 if the position is not zero.
+        windows: for each result position, 0 if its window is zero.
+        rows: for each row of tiles, not 0 if one of its windows is zero.
+    """
+
+    seen: Value
+    windows: Value
+    rows: Value
+
+
 @final
 class WinogradForward(TransformedTiles):
     """Work items are (batch, chunk of tiles)."""
@@ -172,28 +187,19 @@ class WinogradForward(TransformedTiles):
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
         memory = self._context.own(code)
         starts = [code.offset(memory, at, self._element) for at in offsets]
-        # The last three are of i32, which are not 0 for each position of an image that is not zero,
-        # each result position whose window is not zero, and each row of tiles with a zero window.
-        (copied, inputs, products, out), looked_for = starts[:4], starts[4:]
+        copied, inputs, products, out = starts[:4]
+        zeros = None if self._filtering.is_local else _ZeroWindows(*starts[4:])
         left = Matrices(inputs, inputs_stride)
         with points.bound(self._batch, batch):
             self._transform_chunk(points, (outer, start), block, copied, left)
-        if looked_for:
-            seen, windows, rows_with_zeros = looked_for
-            kind = self._element
-            function = emit_zero_windows(code.module, self._filtering, kind, lanes, rest)
-            with code.loop(0, images) as loop:
-                image = code.offset(copied, loop.index * each, self._element)
-                window = code.offset(windows, loop.index * (rows * columns), "i32")
-                with_zeros = code.offset(rows_with_zeros, loop.index * block, "i32")
-                numbers = (rows, columns, self._channels - rest)
-                code.call_void(function, image, seen, window, with_zeros, *numbers)
+        if zeros is not None:
+            self._find_zero_windows(code, zeros, copied, images, block)
         strides, _ = self._image.layout(rows)
         steps = [strides[axis] for axis in self._image.positions]
         packed = self._schedule.prepacked
         assert isinstance(packed, PackedWeights)
-        for kind, panel, number, n_start in self._over_panels(points):
-            right = Matrices(self._right(code, number), self._channels * panel.width)
+        for kind, panel, panel_number, n_start in self._over_panels(points):
+            right = Matrices(self._right(code, panel_number), self._channels * panel.width)
             flag = code.offset(right.start, packed.has_zeros * panel.width, self._element)
             has_zeros = code.load(flag, I32).differs(0)
             words = code.offset(flag, panel.width, self._element)
@@ -212,14 +218,27 @@ class WinogradForward(TransformedTiles):
                     function = emit_exact_zeros(code.module, *kinds, lanes, rest)
                     numbers = (*steps, columns, self._channels - rest)
                     code.call_void(function, source, words, out, *numbers)
-                if looked_for:
-                    _, windows, rows_with_zeros = looked_for
-                    has_zero_window = code.load(code.offset(rows_with_zeros, number, "i32"), I32)
+                if zeros is not None:
+                    has_zero_window = code.load(code.offset(zeros.rows, number, "i32"), I32)
                     with code.when(has_zero_window.differs(0)):
-                        here = code.offset(windows, number * row, "i32")
+                        here = code.offset(zeros.windows, number * row, "i32")
                         code.call_void(emit_cleared_windows(code.module, *kinds), here, out, row)
                 first = (start + loop.index) * self._tile
                 high, wide = (axis.extent for axis in self._step.m[-2:])
                 present = code.minimum(high - first, self._tile)
                 numbers = (outer + outers.index, first, 0, present, wide, n_start)
                 self._call_epilogue(code, kind, out, batch, *numbers)
+
+    def _find_zero_windows(
+        self, code: Builder, zeros: _ZeroWindows, copied: Value, images: int, block: int
+    ) -> None:
+        """Looks for windows of zeros in the images of a chunk."""
+        lanes, rows, columns = self._panels.lanes, self._tile * block, self._tile * self._wide
+        rest = self._channels % lanes
+        function = emit_zero_windows(code.module, self._filtering, self._element, lanes, rest)
+        with code.loop(0, images) as loop:
+            image = code.offset(copied, loop.index * self._image.size(rows), self._element)
+            windows = code.offset(zeros.windows, loop.index * (rows * columns), "i32")
+            with_zeros = code.offset(zeros.rows, loop.index * block, "i32")
+            numbers = (rows, columns, self._channels - rest)
+            code.call_void(function, image, zeros.seen, windows, with_zeros, *numbers)
