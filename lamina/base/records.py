@@ -84,7 +84,8 @@ def decoded(kind: Any, value: Any) -> Any:
     if value is None or not inner:
         return value
     if get_origin(kind) is tuple:
-        return tuple(value if inner[0] is int else (decoded(inner[0], one) for one in value))
+        items = value if inner[0] is int else [decoded(inner[0], one) for one in value]
+        return tuple(items)
     if get_origin(kind) is Mapping:
         return {name: decoded(inner[1], one) for name, one in value.items()}
     return decoded(inner[0], value)

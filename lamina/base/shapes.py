@@ -329,8 +329,11 @@ def element_count(shape: Shape) -> Polynomial:
     product: list[int] = [1]
     for dim in shape:
         coefficient, offset = _parts(dim)
-        pairs = zip([*product, 0], [0, *product], strict=True)
-        product = [offset * same + coefficient * lower for same, lower in pairs]
+        following = [0] * (len(product) + 1)
+        for power, factor in enumerate(product):
+            following[power] += factor * offset
+            following[power + 1] += factor * coefficient
+        product = following
     while len(product) > 1 and product[-1] == 0:
         product.pop()
     return tuple(product)

@@ -120,8 +120,8 @@ class Texts:
 def read_csv(path: Path, targets: str | int | None) -> tuple[Array, str, Array]:
     """Inputs, float32[rows, columns - 1], from a table of numbers with decimal points.
 
-    Then the name of the column of targets, and its values, float64[rows]; `targets` as for
-    `column_number`.
+    Then the name of the column of targets, and its values, float64[rows]. `targets` is the name or
+    the number of that column, from 0 or negative from the end; None for the last one.
     """
     with reading_table(path):
         layout = _read_layout(path, least=2)

@@ -115,7 +115,7 @@ Patterns = Annotated[Sequence[str], Row(Text(), example="['fc.*']")]
 
 @frozen_dataclass
 class Pair:
-    """A parameter or state of a network, and the array that it takes: all rows, or one third."""
+    """A parameter or state of a network, and its array: all rows, or a third (0, 1, 2) of them."""
 
     name: str
     source: str

@@ -19,6 +19,7 @@ def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
 
     A further result of a layer has the layer's name: whether a network uses it changes no names of
     parameters. Likewise `Recompute` changes none: its result has the name of the last layer inside.
+    Two layers or inputs of the same name are a DefinitionError.
     """
     names: dict[Tensor, tuple[str, str]] = {}
     taken: dict[str, Tensor] = {}

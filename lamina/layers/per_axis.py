@@ -32,7 +32,7 @@ from lamina.layers.layer import Layer
 
 @frozen_dataclass
 class ForEachAxis(Kind):
-    """A whole number for all axes of a layer, or one for each; of any rank if that is None.
+    """A whole number for all axes of a layer, or one for each; any rank, 1 to 3, if it is None.
 
     With `pairs`, each axis may have two, (before, after). Words such as `"same"` stand for numbers.
     """

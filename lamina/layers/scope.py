@@ -169,7 +169,7 @@ class IndexLimit:
 
 @frozen_dataclass
 class Mixture:
-    """Each example contains a share of itself, and for the rest its partner."""
+    """Each example is `share` of itself, in [0, 1] for the batch, and for the rest its partner."""
 
     share: Tensor
     origin: str

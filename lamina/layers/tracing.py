@@ -18,7 +18,7 @@ from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope
 
-# Of each tensor of a definition, the prefix of its parameters' names, `"1"`, and its path.
+# The names of tensors that `trace` takes.
 _Names = Mapping[Tensor, tuple[str, str]]
 
 
@@ -47,6 +47,7 @@ def trace(
     """Builds the graph of ops of a definition: each layer is replaced by its own graph.
 
     Args:
+        names: of each tensor, its parameters' prefix, `"1"`, and its path, `"net/1:Linear"`.
         input_dtypes: the dtypes of the arrays that the program is given and casts first.
     """
     record = Record(dtype, training)

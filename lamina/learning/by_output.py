@@ -39,7 +39,7 @@ _FACTOR = Number("[0, inf)")
 @final
 @frozen_dataclass
 class LossTerm:
-    """The loss of one output, or of all together: these have neither name nor number."""
+    """The loss of one output, or of all together (no name); `factor` is its weight in the total."""
 
     loss: Loss
     name: str = ""
@@ -114,7 +114,7 @@ class ByOutput(Sourced):
                 ) from None
 
     def terms(self, names: Sequence[str]) -> tuple[LossTerm, ...]:
-        """The losses of a network's outputs, in the order of the outputs, from all their names."""
+        """The losses of outputs with these names, in order; DefinitionError if they do not fit."""
         losses, factors = _entries(self.losses) or {}, _entries(self.factors) or {}
         by_name = isinstance(self.losses, Mapping)
         fits = losses.keys() <= set(names) if by_name else len(losses) == len(names)
@@ -126,12 +126,12 @@ class ByOutput(Sourced):
                 if by_name
                 else "Give one loss for each output, with None for one that is not trained.",
             )
-        keyed = ((name if by_name else n, name, n) for n, name in enumerate(names))
-        return tuple(
-            LossTerm(losses[key], name, number, float(factors.get(key, 1.0)))
-            for key, name, number in keyed
-            if losses.get(key) is not None
-        )
+        terms: list[LossTerm] = []
+        for number, name in enumerate(names):
+            key = name if by_name else number
+            if losses.get(key) is not None:
+                terms.append(LossTerm(losses[key], name, number, float(factors.get(key, 1.0))))
+        return tuple(terms)
 
 
 def advice_on_names(names: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ _WEIGHT = Number("[0, inf)")
 
 
 def aligned(weights: Tensor, each: Tensor, where: str = "") -> Tensor:
-    """The weights, with the first axes of the values, in a shape that broadcasts over these."""
+    """The weights, [batch] or of the values' first axes, in a shape that broadcasts over these."""
     if weights.rank > each.rank or weights.shape != each.shape[: weights.rank]:
         prefixes = [shape_text(each.shape[:rank]) for rank in range(1, max(each.rank, 1) + 1)]
         raise ShapeError(

@@ -62,7 +62,7 @@ class Axes:
         return tuple(name for name in names if name != "g" or self.groups > 1)
 
     def grouped(self, weight: Tensor) -> Tensor:
-        """The weight; with groups as its first axis if there are several."""
+        """The weight; of several groups as [groups, outputs / groups, inputs, ...]."""
         if self.groups == 1:
             return weight
         group_outputs = self.outputs // self.groups

@@ -81,7 +81,8 @@ def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
     """Part of a tensor, for a key without arrays."""
     named = [entry for entry in entries if entry is not None]
     ranges = [_range_of(x, axis, entry) for axis, entry in enumerate(named)]
-    starts, stops = (tuple(each[end] for each in ranges) for end in (0, 1))
+    starts = tuple(start for start, _, _ in ranges)
+    stops = tuple(stop for _, stop, _ in ranges)
     part = sliced(x, starts, stops, tuple(abs(step) for _, _, step in ranges))
     part = ops.flip(part, [axis for axis, (_, _, step) in enumerate(ranges) if step < 0])
     dims = iter(part.shape)

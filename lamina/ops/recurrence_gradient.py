@@ -135,7 +135,7 @@ class _Backward(Recurrence):
         return np.arange(self.length)[:: -1 if self.reverse else 1]
 
     def _truncated(self, gradient: Tensor) -> Tensor:
-        """The gradient from the next iteration; zero where the recurrence truncates it."""
+        """A state's gradient from the iteration after it; zero at every `truncate`-th iteration."""
         every: int = self.node.attributes["truncate"]
         if not every:
             return gradient

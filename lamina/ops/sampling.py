@@ -197,8 +197,10 @@ def _weighted(
             for axis, (position, _) in enumerate(chosen)
         ]
         factors = [factor for _, factor in chosen if factor is not None]
-        weight = [ops.expand_dims(reduce(ops.mul, factors), 1)] if factors else []
-        values.append(reduce(ops.mul, weight, reader.read(at)))
+        value = reader.read(at)
+        if factors:
+            value = value * ops.expand_dims(reduce(ops.mul, factors), 1)
+        values.append(value)
     return reduce(ops.add, values)
 
 

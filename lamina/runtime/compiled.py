@@ -135,7 +135,9 @@ def program_for_batch(
             limit = math.inf if available is None else available + placement.arena.bytes
             limit = max(limit, room.NOT_ASKED_BYTES)
             most = engine.target.largest_block_bytes
-            fits = batch > 1 and largest_batch_of(needs_of, engine.needs, limit, most, batch)
+            fits = 0
+            if batch > 1:
+                fits = largest_batch_of(needs_of, engine.needs, limit, most, batch)
             error.advice = _advice_on_batch(fits, divisible)
             raise error.at(engine.device.engine) from None
 

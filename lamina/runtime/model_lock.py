@@ -9,7 +9,13 @@ from __future__ import annotations
 import os
 import weakref
 from threading import RLock
-from typing import Any, final
+from typing import Protocol, final
+
+
+class Unread(Protocol):
+    """A result in the arena until it is read; `keep` copies it without waiting for the device."""
+
+    def keep(self) -> object: ...
 
 
 @final
@@ -28,7 +34,7 @@ class ModelLock:
 
     def __init__(self) -> None:
         self.mutex = RLock()
-        self.unread: weakref.ref[Any] | None = None
+        self.unread: weakref.ref[Unread] | None = None
         _all.add(self)
 
     def settle(self) -> None:

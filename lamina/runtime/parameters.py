@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
@@ -149,8 +148,11 @@ class Parameters:
             self._require_room(drawn=values is None)
             variables = self.variables | self.states
             self._names = {name: name for name in variables}
-            preset, rest = values or {}, partial(_first_value, seed=seed)
-            first = ((k, preset[k] if k in preset else rest(v)) for k, v in variables.items())
+            preset = values or {}
+            first = (
+                (k, preset[k] if k in preset else _first_value(v, seed))
+                for k, v in variables.items()
+            )
             self._values = _Values(engine, first)
         self._bind()
 

@@ -236,7 +236,7 @@ def _count(entries: Folder, size: int) -> bool:
 
 
 def _trim(entries: Folder) -> None:
-    """Removes the least recently used entries of a shard, but not the last, until it is small."""
+    """Removes a shard's least recently used entries until it is small, but never the last."""
     objects = [entry for entry in entries.files() if entry[0].endswith(_SUFFIX)]
     objects.sort(key=lambda entry: entry[1].st_mtime_ns)
     size = sum(status.st_size for _, status in objects)

@@ -104,7 +104,7 @@ class GaussianNLL(OfSeveral):
         ()
     """
 
-    _names: ClassVar[str] = "mean, variance"
+    _names: ClassVar[tuple[str, ...]] = ("mean", "variance")
 
     full: bool = False
     epsilon: Positive = 1e-6
@@ -196,7 +196,7 @@ class EvidenceLowerBound(OfSeveral):
     """
 
     divergence: NotNegative = 1.0
-    _names: ClassVar[str] = "logits, mean, log_variance"
+    _names: ClassVar[tuple[str, ...]] = ("logits", "mean", "log_variance")
     _problem: ClassVar[str] = (
         "EvidenceLowerBound takes the three outputs of a variational autoencoder"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from lamina import ops
 from lamina.base.records import frozen_dataclass
@@ -33,6 +33,8 @@ _EPSILON = 1e-12
 class _OfTriplets(OfSeveral):
     """The base of losses of an anchor, a positive and a negative, which differ in the distance."""
 
+    _names: ClassVar[tuple[str, ...]] = ("anchor", "positive", "negative")
+
     margin: float
     swap: bool
 
@@ -41,7 +43,7 @@ class _OfTriplets(OfSeveral):
 
     def elements(self, prediction: Sequence[Tensor], target: Tensor | None) -> Elements:
         outputs = count_of(prediction)
-        if outputs != 3 or target is not None:
+        if outputs != len(self._names) or target is not None:
             arguments = f"{outputs} outputs, {'no' if target is None else 'a'} target"
             raise DefinitionError(
                 f"{type(self).__name__} compares three predictions and takes no target",

@@ -245,7 +245,7 @@ class OfSeveral(Loss):
     """The base of losses of several outputs of a network, which `_names` lists for errors."""
 
     takes_several: ClassVar[bool] = True
-    _names: ClassVar[str] = "first, second"
+    _names: ClassVar[tuple[str, ...]] = ("first", "second")
     # For another error than the usual one.
     _problem: ClassVar[str] = ""
     _advice: ClassVar[str] = ""
@@ -255,14 +255,14 @@ class OfSeveral(Loss):
         return first.shape, first.dtype
 
     def _outputs(self, prediction: Any) -> Sequence[Tensor]:
-        output_count, count = count_of(prediction), len(self._names.split(", "))
+        output_count, count = count_of(prediction), len(self._names)
         if not isinstance(prediction, list | tuple) or output_count != count:
+            names = ", ".join(self._names)
             outputs = f"{output_count} output{'s' * (output_count != 1)}"
             raise DefinitionError(
                 self._problem or f"{type(self).__name__} compares {count} outputs of a network",
-                facts=(("expected", f"({self._names})"), ("found", outputs)),
-                advice=self._advice
-                or f"Give the network as many outputs: outputs=[{self._names}].",
+                facts=(("expected", f"({names})"), ("found", outputs)),
+                advice=self._advice or f"Give the network as many outputs: outputs=[{names}].",
             )
         return cast(Sequence[Tensor], prediction)
 
