@@ -18,7 +18,6 @@ from lamina.layers.gradients import GRADIENT, gradients_with, sources_of
 from lamina.layers.layer import LAYER, RESULT, Layer, apply_layer, results_of, shapes_known
 from lamina.layers.scope import IndexLimit, Record, Scope
 
-# The names of tensors that `trace` takes.
 _Names = Mapping[Tensor, tuple[str, str]]
 
 

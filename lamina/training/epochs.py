@@ -94,9 +94,9 @@ def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
 
 @final
 class EpochsOfDataset:
-    """The batches of a fit on a data set, epoch by epoch; it has the methods of a stream."""
+    """The batches of a fit on a data set, epoch by epoch; `EpochsOfStream` tells of the methods."""
 
-    position = None
+    position = None  # only streams need one
 
     def __init__(self, dataset: Dataset, seed: int | None) -> None:
         self._dataset, self._seed = dataset, seed
@@ -205,7 +205,7 @@ class EpochsOfStream:
             yield
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        """Examples, and the batches in them after so many: int64 (batches, batch size)."""
+        """Examples, and their batches after `done` training steps: int64 (batches, batch size)."""
         each = self._stream.steps_per_epoch
         self._done = done
         # After the last training step of an epoch the stream is at the begin of the next one.
@@ -232,6 +232,7 @@ class EpochsOfStream:
         return _first_fault(named, first)
 
     def close(self) -> None:
+        """Ends the reading of the stream."""
         self._reader.close()
 
 
@@ -263,8 +264,7 @@ def _first_fault(
             where = f", element {position}" if position else ""
             if len(position) == 1:
                 is_named = array is arrays[0][1] and array.shape[1] == len(columns)
-                where = (
-                    f", column {columns[position[0]]!r}" if is_named else f", column {position[0]}"
-                )
+                column = repr(columns[position[0]]) if is_named else position[0]
+                where = f", column {column}"
             return f"{name} is not finite at example {first + example}{where}"
     return ALL_FINITE
