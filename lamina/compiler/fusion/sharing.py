@@ -109,10 +109,9 @@ class _Demand:
 
 
 def _only_sliced(nodes: Sequence[Tensor], users: Mapping[Tensor, Sequence[Tensor]]) -> set[Tensor]:
-    """The tensors that are only sliced, into no more elements than they have.
+    """The tensors, or those with one elementwise user, that are sliced into no more elements only.
 
-    Without storing them, no more elements are computed than with storing. A tensor whose only user
-    is elementwise and only sliced is also one of them.
+    Without storing them, no more elements are computed than with storing.
     """
     tensors: set[Tensor] = set()
     for node in reversed(nodes):

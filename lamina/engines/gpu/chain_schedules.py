@@ -79,15 +79,40 @@ def chain_schedules(
 
 def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     """The expected clocks of a schedule."""
-    single, rates = single_chain(chain), traits.rates
+    single, rates, group = single_chain(chain), traits.rates, decided.group
+    products, sums = sum(decided.lengths), sum(decided.tiles)
+    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
+    extents, loads = (*decided.lengths, *decided.tiles), (*decided.rights, *decided.sums)
+    reads = decided.tile_k * sum(n / one.lanes for n, one in zip(extents, loads, strict=True))
+    loaded = reads * OPERATIONS_OF_LOAD / INTEGER_LANES
+    multiplied, weights = points * (products + sums), points * len(decided.tiles)
+    weighing = weights * OPERATIONS_OF_WEIGHT
     if decided.kind:
-        busy, registers = _on_matrices(decided, traits)
+        bytes_, warps = element_bytes_of(decided.kind), group // WARP
+        # Each warp reads all columns, and its rows.
+        local = copied * (warps + 1) + decided.tile_m * products + 2 * weights
+        other = max(weighing / rates.lanes + loaded, local * bytes_ / rates.local_bytes)
+        moved = copied * bytes_ / rates.cache_bytes
+        busy = multiplied / dict(traits.matrices)[decided.kind] + max(other, moved)
+        # Products, the weights that are computed from them, and sums.
+        values = 2 * decided.tile_k * len(decided.lengths) + sums
+        registers = decided.tile_m // warps * values // WARP + OTHER_REGISTERS
     else:
-        busy, registers = _on_items(decided, single.products[0].dtype.itemsize, traits)
+        bytes_, items = single.products[0].dtype.itemsize, decided.items_k
+        item_m, item_k = decided.item_m, decided.tile_k // items
+        local = group * products * (item_m + item_k)
+        local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
+        # A wavefront that is not full takes as long as a full one.
+        unused = -(-group // WAVEFRONT) * WAVEFRONT / group
+        lanes = (multiplied + weighing) / rates.lanes + loaded
+        moved = copied * bytes_ / rates.cache_bytes
+        busy = max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved)
+        kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
+        registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
     b, m, k = single.extents
     # Registers that do not fit are in memory.
     busy *= 1 + max(registers - MOST_REGISTERS, 0) / SPILL
-    resident = min(rates.resident_items, REGISTERS // registers) // decided.group
+    resident = min(rates.resident_items, REGISTERS // registers) // group
     shared = traits.compute_unit_local_bytes or traits.local_bytes
     resident = max(min(resident, shared // decided.local_bytes), 1)
     tiles, groups = -(-k // decided.tile_k), b * -(-m // decided.tile_m)
@@ -95,52 +120,6 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     waits = len(decided.lengths) + len(decided.tiles)
     waiting = waits * (LOAD_LATENCY + 2 * BARRIER) / min(resident, rounds)
     return rounds * tiles * (busy + waiting)
-
-
-def _on_items(decided: ChainSchedule, bytes_: int, traits: Traits) -> tuple[float, int]:
-    """The clocks of a group at a tile of columns, and the registers of a work item."""
-    rates, items, group = traits.rates, decided.items_k, decided.group
-    products, sums = sum(decided.lengths), sum(decided.tiles)
-    points, item_m, item_k = (
-        decided.tile_m * decided.tile_k,
-        decided.item_m,
-        decided.tile_k // items,
-    )
-    arithmetic = points * (products + sums + len(decided.tiles) * OPERATIONS_OF_WEIGHT)
-    local = group * products * (item_m + item_k)
-    local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
-    # A wavefront that is not full takes as long as a full one.
-    unused = -(-group // WAVEFRONT) * WAVEFRONT / group
-    lanes = arithmetic / rates.lanes + _loading(decided)
-    moved = decided.tile_k * (products + sums) * bytes_ / rates.cache_bytes
-    kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
-    registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
-    return max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved), registers
-
-
-def _on_matrices(decided: ChainSchedule, traits: Traits) -> tuple[float, int]:
-    """The same with instructions on matrices."""
-    rates, bytes_, warps = traits.rates, element_bytes_of(decided.kind), decided.group // WARP
-    products, sums = sum(decided.lengths), sum(decided.tiles)
-    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
-    arithmetic = points * (products + sums) / dict(traits.matrices)[decided.kind]
-    weights = points * len(decided.tiles)
-    other = weights * OPERATIONS_OF_WEIGHT / rates.lanes + _loading(decided)
-    # Each warp reads all columns, and its rows.
-    local = copied * (warps + 1) + decided.tile_m * products + 2 * weights
-    moved = copied * bytes_ / rates.cache_bytes
-    # Products, the weights that are computed from them, and sums.
-    values = 2 * decided.tile_k * len(decided.lengths) + sums
-    registers = decided.tile_m // warps * values // WARP + OTHER_REGISTERS
-    return arithmetic + max(other, local * bytes_ / rates.local_bytes, moved), registers
-
-
-def _loading(decided: ChainSchedule) -> float:
-    """The clocks of the instructions that load columns."""
-    loads = (*decided.rights, *decided.sums)
-    extents = zip((*decided.lengths, *decided.tiles), loads, strict=True)
-    reads = decided.tile_k * sum(extent / one.lanes for extent, one in extents)
-    return reads * OPERATIONS_OF_LOAD / INTEGER_LANES
 
 
 def tiled_chain(
@@ -163,9 +142,7 @@ def tiled_chain(
     # Rows of weights are padded, so that columns are in banks apart.
     weights = TileLoad(False, 1, width)
     shape = tile_m, tile_k, item_m, items, width
-    return _scheduled(
-        *(single, "", *shape, load, weights, bits, traits), step=1, tile_of_sum=tile_of_sum
-    )
+    return _scheduled(single, "", *shape, 1, tile_of_sum, load, weights, bits, traits)
 
 
 def matrix_chain(
@@ -184,11 +161,8 @@ def matrix_chain(
     weights = MatrixLoad(True, 1, step_k // 2, False)
     # Work items have every eighth row, and four share each row.
     shape = tile_m, tile_k, tile_m // warps // 8, 4, 2
-    return _scheduled(
-        *(single, kind, *shape, load, weights, bits, traits),
-        step=step_k,
-        tile_of_sum=partial(whole_steps, step=STEP),
-    )
+    tile_of_sum = partial(whole_steps, step=STEP)
+    return _scheduled(single, kind, *shape, step_k, tile_of_sum, load, weights, bits, traits)
 
 
 def _scheduled(
@@ -199,13 +173,12 @@ def _scheduled(
     item_m: int,
     items_k: int,
     width: int,
+    step: int,
+    tile_of_sum: Callable[[int], int],
     load: Callable[[Operand, int, int], OperandLoad],
     weights: OperandLoad,
     bits: int,
     traits: Traits,
-    *,
-    step: int,
-    tile_of_sum: Callable[[int], int],
 ) -> ChainSchedule | None:
     """The schedule of a kind and shape; None if it does not fit.
 

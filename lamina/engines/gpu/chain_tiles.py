@@ -46,10 +46,8 @@ RowLocals = Sequence[Mapping[str, Scalar]]
 class _Carried:
     """The values that a work item carries from tile to tile.
 
-    Attributes:
-        largest: of each row; none if rows are not reduced.
-        sums: of each reduction that adds up, its sum of each row, of the item's columns.
-        totals: of each sum of the chain.
+    The largest of each row, if rows are reduced; for each reduction that adds up, the sum of each
+    row, of the item's columns; and the totals of each sum of the chain.
     """
 
     largest: Sequence[Value]

@@ -62,12 +62,9 @@ class _Piece:
 
     first: int
     last: int
+    times: int
     clocks: float
     loop: RepeatedLaunches | None
-
-    @property
-    def times(self) -> int:
-        return 1 if self.loop is None else self.loop.count
 
 
 def extra_clocks(launch: Launch, decided: KernelSchedule, cost: Cost, rates: Rates) -> float | None:
@@ -120,7 +117,7 @@ def joined_launches(
         if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:
             end()
         if clocks is not None:
-            run.append(_Piece(number, last, clocks, loop))
+            run.append(_Piece(number, last, 1 if loop is None else loop.count, clocks, loop))
         elif loop is not None:
             # Within an iteration.
             within = joined_launches(launches[number:last], extra[number:last], ())

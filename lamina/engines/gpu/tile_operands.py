@@ -77,10 +77,7 @@ class Side:
 
 @frozen_dataclass
 class Batch:
-    """The batch axis of a contraction, its tiles, and the number of the item's product in one.
-
-    `tiles` counts the tiles along the axis; `tile` is their extent.
-    """
+    """The batch axis of a contraction, its tiles, and the number of the item's product in one."""
 
     axis: Axis
     tiles: Axis

@@ -228,9 +228,9 @@ def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
 
 
 def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[tuple[int, ...]]:
-    """Groups of equal steps, as their numbers, that are worth being tuned, the longest first.
+    """The numbers of equal steps that take `LEAST_SHARE` of the time, the longest first.
 
-    They take `LEAST_SHARE` of the program's time, and are not mostly launches.
+    Steps that are mostly launches are left out.
     """
     equal: dict[object, list[int]] = defaultdict(list)
     # The bytes that take as long to move as a step.

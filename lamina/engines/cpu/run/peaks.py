@@ -39,13 +39,9 @@ _LEAST_BYTES = 96 << 20
 
 @frozen_dataclass
 class _MicroKernel:
-    """A micro-kernel `(left, right, sums, *more)`.
+    """A micro-kernel `(left, right, sums, *more)`: `sizes` are the elements of the first three.
 
-    Attributes:
-        name: of the function.
-        more: its further operands.
-        sizes: the elements of left, right and sums; pairs of bfloat16 are one element.
-        operations: multiplications and additions of a call.
+    A pair of bfloat16 is one element. The operations are multiplications and additions of a call.
     """
 
     name: str

@@ -98,13 +98,9 @@ _WINDOW_WRITERS: dict[str, type[WindowWriter]] = {
 
 @frozen_dataclass
 class _Pass:
-    """A chunk of k of one panel, over which the tiles of M pass.
+    """A chunk of k of one panel, over which the tiles of M pass; the stride is along K.
 
-    Attributes:
-        name: of the panel's function; the name of its epilogue begins with it.
-        right, right_stride: the address of the chunk in the panel, and the stride along K.
-        sums: the address of the tiles' sums.
-        n_start: the first column of the panel.
+    `right` is the address of the chunk in the panel, `sums` that of the tiles' sums.
     """
 
     name: str

@@ -203,8 +203,7 @@ class _Writer:
         """Packs an operand before a step."""
         step = self.program.steps[packing.users[0]]
         assert isinstance(step, Contraction)
-        operand, packed = right_alone(step), packing.packed
-        signature, used = self.signatures.of([operand], packed, packing.iteration)
+        signature, used = self.signatures.of([right_alone(step)], packing.packed, packing.iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             (numbered,) = steps

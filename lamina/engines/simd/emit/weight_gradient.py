@@ -158,10 +158,7 @@ class WeightGradient(WindowWriter):
         self._store_rows(code, kind, panel, totals, first, end)
 
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
-        """Writes `chunk(table, thread, batch, outer, start, n_start, low, high, sums)`.
-
-        It adds the products of a chunk of output positions to the sums.
-        """
+        """Writes a function that adds the products of a chunk of output positions to the sums."""
         image = self._image
         points, code, given = self._begin(name, "batch outer start n_start low high", "sums")
         batch, outer, start, n_start, low, high, sums = given

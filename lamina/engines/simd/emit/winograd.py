@@ -139,12 +139,8 @@ class TransformedTiles(WindowWriter):
 
 @frozen_dataclass
 class _ZeroWindows:
-    """Where the windows of zeros of a chunk are found: addresses of i32.
-
-    Attributes:
-        seen: for each position of an image, not 0 if the position is not zero.
-        windows: for each result position, 0 if its window is zero.
-        rows: for each row of tiles, not 0 if one of its windows is zero.
+    """Addresses of i32 that are not 0: for each position of an image if it is not zero, for each
+    result position if its window is not zero, for each row of tiles if it has a zero window.
     """
 
     seen: Value
@@ -193,7 +189,14 @@ class WinogradForward(TransformedTiles):
         with points.bound(self._batch, batch):
             self._transform_chunk(points, (outer, start), block, copied, left)
         if zeros is not None:
-            self._find_zero_windows(code, zeros, copied, images, block)
+            kind = self._element
+            function = emit_zero_windows(code.module, self._filtering, kind, lanes, rest)
+            with code.loop(0, images) as loop:
+                image = code.offset(copied, loop.index * each, self._element)
+                windows = code.offset(zeros.windows, loop.index * (rows * columns), "i32")
+                with_zeros = code.offset(zeros.rows, loop.index * block, "i32")
+                numbers = (rows, columns, self._channels - rest)
+                code.call_void(function, image, zeros.seen, windows, with_zeros, *numbers)
         strides, _ = self._image.layout(rows)
         steps = [strides[axis] for axis in self._image.positions]
         packed = self._schedule.prepacked
@@ -228,17 +231,3 @@ class WinogradForward(TransformedTiles):
                 present = code.minimum(high - first, self._tile)
                 numbers = (outer + outers.index, first, 0, present, wide, n_start)
                 self._call_epilogue(code, kind, out, batch, *numbers)
-
-    def _find_zero_windows(
-        self, code: Builder, zeros: _ZeroWindows, copied: Value, images: int, block: int
-    ) -> None:
-        """Looks for windows of zeros in the images of a chunk."""
-        lanes, rows, columns = self._panels.lanes, self._tile * block, self._tile * self._wide
-        rest = self._channels % lanes
-        function = emit_zero_windows(code.module, self._filtering, self._element, lanes, rest)
-        with code.loop(0, images) as loop:
-            image = code.offset(copied, loop.index * self._image.size(rows), self._element)
-            windows = code.offset(zeros.windows, loop.index * (rows * columns), "i32")
-            with_zeros = code.offset(zeros.rows, loop.index * block, "i32")
-            numbers = (rows, columns, self._channels - rest)
-            code.call_void(function, image, zeros.seen, windows, with_zeros, *numbers)
