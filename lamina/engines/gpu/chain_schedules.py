@@ -136,9 +136,7 @@ def tiled_chain(
     def tile_of_sum(n: int) -> int:
         return whole_steps(n, (width if n >= width * items else 1) * items)
 
-    def load(side: Operand, outer: int, k: int) -> TileLoad:
-        return tile_load(side, outer, k, bytes_)
-
+    load = partial(tile_load, element_bytes=bytes_)
     # Rows of weights are padded, so that columns are in banks apart.
     weights = TileLoad(False, 1, width)
     shape = tile_m, tile_k, item_m, items, width

@@ -193,8 +193,7 @@ class _Writer:
                     self._prepacking(number, packing, shares)
             if is_written and not isinstance(step, FusedSum):
                 axis = repeat.axis if repeat is not None else None
-                sums = column_sums.get(number, [])
-                self._step(number, step, sums, axis, prepacked.get(number))
+                self._step(number, step, column_sums.get(number, []), axis, prepacked.get(number))
             if repeat is not None and repeat.last == number + 1:
                 last = len(written.calls)
                 written.loops.append(RepeatedCalls(first_call, last, repeat.axis.extent))

@@ -189,8 +189,7 @@ class WinogradForward(TransformedTiles):
         with points.bound(self._batch, batch):
             self._transform_chunk(points, (outer, start), block, copied, left)
         if zeros is not None:
-            kind = self._element
-            function = emit_zero_windows(code.module, self._filtering, kind, lanes, rest)
+            function = emit_zero_windows(code.module, self._filtering, self._element, lanes, rest)
             with code.loop(0, images) as loop:
                 image = code.offset(copied, loop.index * each, self._element)
                 windows = code.offset(zeros.windows, loop.index * (rows * columns), "i32")
