@@ -68,8 +68,8 @@ def pytest_addoption(parser):
         default=None,
         metavar="K/N",
         help="run part K of N, from 0/N on, of the tests that take an engine, of tests/processes, "
-        "and of the tests that are marked as sampled (default: all of the paths that are named; "
-        f"without paths one in {SAMPLED_PARTS} of the last two, and the first case of each test)",
+        "of tests marked as sampled, and of all cases of a test but the first (default: all of the "
+        f"paths that are named; without paths one in {SAMPLED_PARTS} of the last three)",
     )
     parser.addoption(
         "--case",
@@ -213,7 +213,7 @@ def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
     is_sampled = item.get_closest_marker("sampled") or "processes" in item.path.parts
     if part is None:
         part = (0, SAMPLED_PARTS if is_sampled and config.stash[BY_DEFAULT] else 1)
-    elif not is_sampled and not item.get_closest_marker("engine"):
+    elif not is_sampled and not any(map(item.get_closest_marker, ("engine", "further"))):
         return True
     number, count = part
     name = item.nodeid.replace(_engine_of(item), "")
