@@ -266,16 +266,25 @@ class Interface:
             if not advice and problem.startswith("too many positional"):
                 if self.owner is not None:
                     facts += (("found", self.text(values, options)),)
-                advice = advice_on_call(self, values, options)
-                if len(positional) > 1 and all(isinstance(value, int) for value in positional[1:]):
-                    advice = advice or spelling([f"{self.name}()"], "2,3")
-                surplus, given = values[len(self.positional)], ("name", *options)
-                by_name = (p.name for p in parameters if p.kind == p.KEYWORD_ONLY)
-                taking = (n for n in by_name if n not in given and self.accepts(n, surplus))
-                if not advice and (lacking := next(taking, "")):
-                    advice = f"Give it by name: {lacking}=..."
+                advice = self._advice_on_surplus(values, positional, options)
         where = str(Origin(self.name, source_line()))
         return DefinitionError(problem, facts=facts, where=where, advice=advice)
+
+    def _advice_on_surplus(
+        self, values: Sequence[Any], positional: Sequence[Any], options: Mapping[str, Any]
+    ) -> str:
+        """What to write in place of too many positional arguments; `values` may begin with self."""
+        advice = advice_on_call(self, values, options)
+        if not advice and len(positional) > 1 and all(isinstance(x, int) for x in positional[1:]):
+            advice = spelling([f"{self.name}()"], "2,3")
+        if advice:
+            return advice
+        surplus = values[len(self.positional)]
+        for name, parameter in self.signature.parameters.items():
+            is_free = parameter.kind == parameter.KEYWORD_ONLY and name not in ("name", *options)
+            if is_free and self.accepts(name, surplus):
+                return f"Give it by name: {name}=..."
+        return ""
 
     @cached_property
     def positional(self) -> tuple[str, ...]:
