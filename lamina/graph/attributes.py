@@ -37,9 +37,6 @@ def whole(least: int = -LARGEST, most: int = LARGEST) -> Whole:
     return Whole(least, most)
 
 
-# Numbers in tensors -------------------------------------------------------------------------------
-
-
 @final
 @frozen_dataclass
 class AnyNumber(Kind):
@@ -130,9 +127,6 @@ def _wholes(value: Any) -> tuple[int, ...] | None:
         return items
     numbers = [as_whole(item) for item in items]
     return tuple([item for item in numbers if item is not None]) if None not in numbers else None
-
-
-# Tuples and options -------------------------------------------------------------------------------
 
 
 @final

@@ -145,9 +145,6 @@ def unfit(prediction: Tensor, target: Tensor, shape: Shape, dtype: DType) -> Sha
     )
 
 
-# Values of targets --------------------------------------------------------------------------------
-
-
 def check_values(
     loss: object, array: Array, fits: Array, *, expected: str, advice: str, problem: str = ""
 ) -> None:

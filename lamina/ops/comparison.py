@@ -132,9 +132,6 @@ def where(condition: TensorLike, a: TensorLike, b: TensorLike) -> Operands:
     return cast(condition, bool_), *operands_of(a, b)
 
 
-# Bits ---------------------------------------------------------------------------------------------
-
-
 def _bits_op(name: str, primitive: str, reference: Callable[..., Array], low: float) -> Op:
     shapes = (((3, 5), (3, 5)), ((4, 1), (3,)), ((0, 2), (1,)), ((), ()))
     samples = tuple(

@@ -199,9 +199,6 @@ CAST, RECOMPUTED, ROUNDED = (OPS[name] for name in ("cast", "recomputed", "round
 ROUND_TO_TF32, STOP_GRADIENT = OPS["round_to_tf32"], OPS["stop_gradient"]
 
 
-# Floats of 16 bits --------------------------------------------------------------------------------
-
-
 def widened(x: Tensor) -> Tensor:
     """Floats of 16 bits as float32; any other tensor as it is."""
     if not x.dtype.is_half:

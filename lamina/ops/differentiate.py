@@ -211,8 +211,6 @@ def _replaced(tensors: Sequence[Tensor], replacements: Mapping[Tensor, Tensor]) 
     return [tensor for _, tensor in rewrite(graph, rule).outputs]
 
 
-# Recomputation ------------------------------------------------------------------------------------
-
 COMPUTED_AGAIN = ordered_op("computed_again")
 
 

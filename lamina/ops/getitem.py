@@ -74,9 +74,6 @@ def _axis_of_entry(entries: Sequence[Entry], number: int) -> int:
     return sum(entry is not None for entry in entries[:number])
 
 
-# Ints, slices and new axes ------------------------------------------------------------------------
-
-
 def _moved(x: Tensor, entries: Sequence[Entry]) -> Tensor:
     """Part of a tensor, for a key without arrays."""
     named = [entry for entry in entries if entry is not None]
@@ -138,9 +135,6 @@ def _limit(limit: object) -> Any:
     if whole is None and not (limit is None or isinstance(limit, Size)):
         raise refused("an end of a slice", "a whole number, or nothing", limit)
     return limit if whole is None else whole
-
-
-# Keys ---------------------------------------------------------------------------------------------
 
 
 def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
@@ -242,9 +236,6 @@ def _counted_from_0(x: Tensor, axis: int, indices: Array) -> Array:
     if outside.any():
         raise _out_of_range(x, axis, str(indices[outside][0]))
     return counted
-
-
-# Arrays -------------------------------------------------------------------------------------------
 
 
 def _taken(x: Tensor, arrays: dict[int, Tensor], *, separated: bool) -> Tensor:

@@ -166,9 +166,6 @@ def window_sum(x: TensorLike, along: Sequence[Window]) -> Tensor:
     return sum_axes(windowed, tuple(range(x.rank, windowed.rank)))
 
 
-# Windows as columns of a matrix -------------------------------------------------------------------
-
-
 @checked
 def unfold(x: TensorLike, along: Sequence[Window]) -> Tensor:
     """The elements of all windows along the last axes; padding is zero (im2col).

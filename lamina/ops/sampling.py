@@ -141,8 +141,6 @@ def _reflected(position: Tensor, extent: int, corners: bool) -> Tensor:
     return ops.where(odd, span - rest, rest) + low
 
 
-# Taps: the elements that count, and their weights -------------------------------------------------
-
 # A whole position along one axis, and the weight of the element there; None for 1.
 _Tap = tuple[Tensor, Tensor | None]
 

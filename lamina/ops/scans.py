@@ -48,9 +48,6 @@ def _samples(dtype: str = "int64") -> tuple[Sample, ...]:
     )
 
 
-# Sums and products --------------------------------------------------------------------------------
-
-
 @as_op(
     _infer,
     lambda x, y, g, axis, reverse: (cumsum(g, axis, not reverse),),

@@ -112,8 +112,6 @@ def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
     return arrays
 
 
-# Errors -------------------------------------------------------------------------------------------
-
 _NAME_INPUTS = (
     "name the inputs: lm.Input(..., name={example!r}). A table by columns is for a model that was "
     "trained on lm.data.from_frame(...). A predictor takes model.coding.inputs(table)."

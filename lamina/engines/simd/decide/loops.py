@@ -118,9 +118,6 @@ def runs_of_sort(extent: int) -> tuple[int, int]:
     return max(-(-extent >> merges), 1), merges
 
 
-# Windows ------------------------------------------------------------------------------------------
-
-
 def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
     """Innermost axes on which no gathered load depends, with enough points to share the gathers.
 
@@ -150,9 +147,6 @@ def _is_unrolled(stage: Stage) -> bool:
 def _moves(load: Load, axis: Axis) -> bool:
     """Whether the load's indices depend on the axis."""
     return any(stride_along(index, axis) != 0 for index in indices_of(load))
-
-
-# Vectors ------------------------------------------------------------------------------------------
 
 
 def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
@@ -203,9 +197,6 @@ def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     ]
     expensive = any(scalar.primitive in EXPENSIVE for scalar in operations)
     return len(operations) <= SHORT_EXPRESSION and not expensive
-
-
-# Costs --------------------------------------------------------------------------------------------
 
 
 def _cycles(loop: Loop, vectors: Vectors) -> float:

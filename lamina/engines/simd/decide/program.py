@@ -127,8 +127,6 @@ class _Deciding:
         return self.schedules[key]
 
 
-# Workers ------------------------------------------------------------------------------------------
-
 # A worker is woken for kernels that give it at least this many cycles. Workers that are awake share
 # smaller kernels too.
 CYCLES_WORTH_WAKING = 4000.0

@@ -202,9 +202,6 @@ def _col2im(step: Contraction) -> Windowed | None:
     return None if image is None else _windowed(COL2IM, step, image, windows)
 
 
-# Winograd -----------------------------------------------------------------------------------------
-
-
 def _is_half(view: Scalar) -> bool:
     load = stored(view)
     return load is not None and any(one.is_float and one.itemsize == 2 for one in load.dtypes)

@@ -145,9 +145,6 @@ def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
     return Chunks(block, images, *divmod(windowed.tiles[0], block))
 
 
-# Choices ------------------------------------------------------------------------------------------
-
-
 def winograd_choices(windowed: Windowed, panels: Panels, processor: Processor) -> WindowChoices:
     """Chunks of tiles, and sums, that fit the caches and suit the workers.
 
@@ -206,9 +203,6 @@ def winograd_works(
     finishing *= filtering.products * (choices.partial_sums + filtering.window)
     groups = -(-windowed.channels // panels.lanes)
     return Work(items, cycles), Work(matrices * groups, float(finishing))
-
-
-# Weights ------------------------------------------------------------------------------------------
 
 
 @frozen_dataclass

@@ -140,9 +140,6 @@ def write_narrowing(
             code.store(value, start)
 
 
-# Convolutions -------------------------------------------------------------------------------------
-
-
 def emit_exact_zeros(
     module: Module, filtering: Filtering, panel: Panel, kind: str, lanes: int, rest: int
 ) -> str:
