@@ -123,12 +123,10 @@ class ShieldedThread:
             del raised, held
 
     def _finish(self, task: _Task[Any], around: int = _NESTED_LOOPS) -> BaseException | None:
-        """Queues a task and waits for it; returns the exception that was raised here meanwhile.
-
-        Python also runs handlers before each iteration of a loop. If one raises there, directly
-        after another exception, the loop around this one catches it: the function calls itself
-        `around` times.
-        """
+        """Queues a task and waits for it; returns the exception that was raised here meanwhile."""
+        # Python also runs handlers before each iteration of a loop. If one raises there, directly
+        # after another exception, the loop around this one catches it: the function calls itself
+        # `around` times.
         held: BaseException | None = None
         while not task.finished:
             try:

@@ -304,10 +304,8 @@ class Interface:
         return all(one.kind in usual for one in self.signature.parameters.values())
 
     def _fits(self, values: Sequence[Any], options: Mapping[str, Any]) -> bool:
-        """Whether the arguments fit the signature; False also if this quick check cannot tell.
-
-        `Signature.bind` takes several times as long.
-        """
+        """Whether the arguments fit the signature; False also if this quick check cannot tell."""
+        # `Signature.bind` takes several times as long.
         if not self._usual or len(values) > len(self.positional):
             return False
         given = {*self.positional[: len(values)], *options}

@@ -304,11 +304,9 @@ class _Pairing:
         return any(name in self._left for name in [*names, *[module] * (len(layer.variables) == 1)])
 
     def _next_module(self, layer: _Layer, within: str) -> str:
-        """The module of the first array that is left.
-
-        What follows the last number of the layer's name is a name: a module that ends with it comes
-        first.
-        """
+        """The module of the first array that is left."""
+        # What follows the last number of the layer's name is a name: a module that ends with it
+        # comes first.
         left = [name for name in self._left if name.startswith(within)]
         words = after_numbers(layer.prefix)
         for module in (_module_of(layer, name) for name in left if words):
@@ -340,10 +338,8 @@ class _Pairing:
                 )
 
     def _require_no_alphabet(self) -> None:
-        """Raises DefinitionError if equal modules are in alphabetical order.
-
-        Files of safetensors are sorted. PyTorch has the weight of a module before its bias.
-        """
+        """Raises DefinitionError if equal modules are in alphabetical order."""
+        # Files of safetensors are sorted. PyTorch has the weight of a module before its bias.
         names = [name for name in self._arrays if not name.endswith(_COUNTER)]
         weights = [re.sub("bias$", "weight", name) for name in names if name.endswith("bias")]
         if names != sorted(names) or not any(name in self._arrays for name in weights):

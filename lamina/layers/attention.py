@@ -314,11 +314,9 @@ _MOST_MASKS = 2
 
 
 def _is_mask(x: Tensor, before: Sequence[Tensor] | None) -> bool:
-    """Whether a tensor is a mask: bool, or floats that are added to the scores.
-
-    Floats of three axes are one only after all sequences that the layer can take (`before`), and
-    if their axes have the lengths of these.
-    """
+    """Whether a tensor is a mask: bool, or floats that are added to the scores."""
+    # Floats of three axes are one only after all sequences that the layer can take (`before`), and
+    # if their axes have the lengths of these.
     pairs = x.rank == 2 and isinstance(x.shape[0], int)
     lengths = [y.shape[1] for y in before or () if y.rank > 1]
     of_examples = x.rank == 3 and all(dim in lengths for dim in x.shape[1:])
@@ -368,11 +366,9 @@ def _sequences_and_masks(
 
 
 def _without_padding(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
-    """Keys or values, with zeros at those that a mask leaves out for all queries.
-
-    The weight of such a key is zero, but its product with NaN is NaN, and so would the gradients of
-    the weights be.
-    """
+    """Keys or values, with zeros at those that a mask leaves out for all queries."""
+    # The weight of such a key is zero, but its product with NaN is NaN, and so would the gradients
+    # of the weights be.
     for mask in masks:
         if (mask.shape[0], mask.shape[-1]) == x.shape[:2]:
             read = mask if mask.dtype == bool_ else ops.greater(mask, -math.inf)
@@ -382,10 +378,8 @@ def _without_padding(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
 
 
 def _finite(x: Tensor, masks: Sequence[Tensor]) -> Tensor:
-    """A sequence with zeros for NaN and infinity at the keys that a mask leaves out.
-
-    Finite elements there stay: they have results, as in PyTorch.
-    """
+    """A sequence with zeros for NaN and infinity at the keys that a mask leaves out."""
+    # Finite elements there stay: they have results, as in PyTorch.
     return ops.where(ops.isfinite(x), x, _without_padding(x, masks)) if masks else x
 
 

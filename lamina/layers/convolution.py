@@ -195,11 +195,9 @@ class _TransposedConvolution(OfWindows, ABC):
         _check_result_groups(self.channels, self.groups)
 
     def _ends(self, strides: list[int]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-        """For each axis the widths cropped, the elements added to the extent, and the zeros after.
-
-        `stride` consecutive extents become the same one in a convolution with this stride. A larger
-        output_padding crops less, or adds zeros where no window reaches.
-        """
+        """For each axis the widths cropped, the elements added to its extent, the zeros after."""
+        # `stride` consecutive extents become the same one in a convolution with this stride. A
+        # larger output_padding crops less, or adds zeros where no window reaches.
         (further,) = self._numbers("output_padding")
         widths: list[tuple[int, int]] = []
         zeros: list[int] = []

@@ -101,10 +101,8 @@ class Multiply(Layer):
 def _check_branches(
     name: str, operands: Sequence[Tensor], free_axis: int | None = None, repeat: bool = False
 ) -> None:
-    """Raises ShapeError, which names the first pair that differs, unless all have one shape.
-
-    They may differ in `free_axis`; with `repeat`, axes of extent 1 fit any other extent.
-    """
+    """Raises ShapeError, which names the first pair that differs, unless all have one shape."""
+    # They may differ in `free_axis`; with `repeat`, axes of extent 1 fit any other extent.
     if len(operands) < 2:
         raise ShapeError(
             f"{name} joins two tensors or more",

@@ -323,11 +323,9 @@ def _move(scope: Scope, averages: _Pair, statistics: _Pair, momentum: float | No
 def _by_averages(
     scope: Scope, x: Tensor, averages: _Pair, layer: BatchNorm | InstanceNorm
 ) -> Tensor:
-    """The normalisation in inference.
-
-    There are one factor and one shift for each channel, so that it becomes the epilogue of the
-    contraction before it.
-    """
+    """The normalisation in inference."""
+    # There are one factor and one shift for each channel, so that it becomes the epilogue of the
+    # contraction before it.
     (mean, variance), shape = averages, _along(x, [1])
     scale = ops.reciprocal(ops.sqrt(variance + layer.epsilon))
     if layer.affine:
@@ -346,13 +344,11 @@ def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
 
 
 def _mean(x: Tensor, axes: Sequence[int], *, keepdims: bool = False) -> Tensor:
-    """The mean along the axes; for equal values it is exactly that value.
-
-    A plain mean has a rounding error. In a constant channel all deviations would equal that error,
-    and normalisation would magnify it, also in gradients that should be zero. The mean of the
-    deviations corrects it (Chan, Golub, LeVeque: Algorithms for computing the sample variance,
-    1983). The pass that computes the variance also sums the deviations.
-    """
+    """The mean along the axes; for equal values it is exactly that value."""
+    # A plain mean has a rounding error. In a constant channel all deviations would equal that
+    # error, and normalisation would magnify it, also in gradients that should be zero. The mean of
+    # the deviations corrects it (Chan, Golub, LeVeque: Algorithms for computing the sample
+    # variance, 1983). The pass that computes the variance also sums the deviations.
     mean = ops.mean(x, axes, keepdims)
     deviations = x - ops.stop_gradient(ops.mean(x, axes, keepdims=True))
     rest = ops.mean(deviations, axes, keepdims)

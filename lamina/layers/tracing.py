@@ -88,10 +88,8 @@ def applied(
 
 
 def _isolated(nodes: Sequence[Tensor], operands: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-    """The operands with respect to which there are gradients, as tensors of their own.
-
-    So gradients count the paths of the definition alone: one operand may depend on another.
-    """
+    """The operands with respect to which there are gradients, as tensors of their own."""
+    # So gradients count the paths of the definition alone: one operand may depend on another.
     sources = sources_of(nodes)
     return {
         given: ops.computed_again(tensor) for given, tensor in operands.items() if given in sources
@@ -204,11 +202,9 @@ class _Tracer:
         self.new[tensor] = self._as_source(tensor, results[number])
 
     def _as_source(self, tensor: Tensor, new: Tensor) -> Tensor:
-        """The replacement of a tensor, which no other tensor has if gradients depend on that.
-
-        In inference mode, for example, the result of `Dropout` is its operand. Its gradient still
-        counts its own users alone.
-        """
+        """The replacement of a tensor, which no other tensor has if gradients depend on that."""
+        # In inference mode, for example, the result of `Dropout` is its operand. Its gradient still
+        # counts its own users alone.
         shared = tensor in self._sources and new in self.new.values()
         return ops.computed_again(new) if shared else new
 

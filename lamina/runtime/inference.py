@@ -85,10 +85,8 @@ class Inference:
             return self._run(arrays, (count, dtypes))
 
     def _known(self, inputs: Any) -> _Key | None:
-        """The key of the program, if the inputs need no check: one array of the last one's type.
-
-        A forward pass of a small network takes less time than a full check.
-        """
+        """The key of the program, if the inputs need no check: one array of the last one's type."""
+        # A forward pass of a small network takes less time than a full check.
         if self._last is None or self._parameters.index_checks:
             return None
         expected, key = self._last

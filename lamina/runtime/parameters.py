@@ -77,10 +77,8 @@ class _Coded:
 
 
 def _inputs_in(parent: Network, part: Network) -> list[int | None]:
-    """The numbers of a part's inputs in its parent: of the same tensor, or one for the same layer.
-
-    None for an input that the parent does not have, such as the codes of a decoder.
-    """
+    """The numbers of a part's inputs in its parent: of the same tensor, or for the same layer."""
+    # None for an input that the parent does not have, such as the codes of a decoder.
 
     def uses(network: Network, tensor: Tensor) -> set[object]:
         places: set[object] = {tensor}

@@ -76,10 +76,8 @@ class Predictor:
         self._bind()
 
     def _bind(self) -> None:
-        """Prepares the fast path of calls, for a full batch whose inputs are all used.
-
-        The arrays are in the arena, where they move when a program enters it.
-        """
+        """Prepares the fast path of calls, for a full batch whose inputs are all used."""
+        # The arrays are in the arena, where they move when a program enters it.
         self._bound: tuple[_Bound, _Bound, _Run] | None = None
         self._all_bound: tuple[list[_Bound], list[_Bound], _Run] | None = None
         compiled = self._program(self.batch_size)
@@ -218,12 +216,10 @@ class Predictor:
                     target[...] = compiled.executable.output(name)[:count]
 
     def _run_settled(self, run: _Run) -> None:
-        """Runs a program with parameters that belong together, if possible without waiting.
-
-        Changes are counted when they begin, under the lock of the model. So a run without the lock
-        has read parameters that belong together, if no change was going on when it began, and none
-        has begun since.
-        """
+        """Runs a program with parameters that belong together, if possible without waiting."""
+        # Changes are counted when they begin, under the lock of the model. So a run without the
+        # lock has read parameters that belong together, if no change was going on when it began,
+        # and none has begun since.
         compute, changes = run
         before = changes.count
         if changes.completed == before:
@@ -241,11 +237,9 @@ class Predictor:
 
     @cached_property
     def _mixes_examples(self) -> bool:
-        """Whether results of an example depend on other examples of the batch, found by trial.
-
-        The first half of a batch is computed with different second halves, NaN among them. Results
-        that do not depend on the second half have the same bits.
-        """
+        """Whether results of an example depend on other examples of the batch, found by trial."""
+        # The first half of a batch is computed with different second halves, NaN among them.
+        # Results that do not depend on the second half have the same bits.
         generator, half = np.random.default_rng(0), self.batch_size // 2
         examples = [
             _random(generator, bind(shape, self.batch_size), dtype.numpy)

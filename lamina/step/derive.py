@@ -104,10 +104,8 @@ def inference_graph(batch: BatchSpecs) -> BatchGraph:
 
 
 def _with_float32_outputs(trace: Trace) -> Trace:
-    """The trace with results in float32 instead of floats of 16 bits, for losses and metrics.
-
-    With 8 or 11 bits, sums over a batch would have few correct digits.
-    """
+    """The trace with results in float32 instead of floats of 16 bits, for losses and metrics."""
+    # With 8 or 11 bits, sums over a batch would have few correct digits.
     return Trace(trace.inputs, tuple(map(widened, trace.outputs)), trace.record)
 
 

@@ -61,10 +61,8 @@ class _Sums:
         return (self.loss, *self.gradients.values())
 
     def terms(self, count: Tensor, gradients: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        """The loss and the gradients of a micro-batch, which are summed.
-
-        Without elements, a mean is NaN; it does not count.
-        """
+        """The loss and the gradients of a micro-batch, which are summed."""
+        # Without elements, a mean is NaN; it does not count.
         terms = (self.share.loss, *(gradients[name] for name in self.gradients))
         if self.share.divisor is None:
             return terms

@@ -261,10 +261,8 @@ class _Products:
         return node.op is ROUNDED and node.attributes["to"] == self._half
 
     def _rounded_later(self, graph: Graph, chosen: set[Tensor]) -> set[Tensor]:
-        """The rounded tensors that need not be, as all tensors that use them are rounded.
-
-        The results of ops that select elements are the same if their operands are rounded before.
-        """
+        """The rounded tensors that need not be, as all tensors that use them are rounded."""
+        # The results of ops that select elements are the same if their operands are rounded before.
         nodes, roots = graph.nodes(), set(graph.roots)
         users = users_of(nodes)
         redundant: set[Tensor] = set()
@@ -283,10 +281,8 @@ class _Products:
     def _repeated(
         self, node: Tensor, operands: tuple[Tensor, ...], computed: frozenset[Tensor]
     ) -> Tensor:
-        """A result of a recurrence, whose sequences and results are stored in 16 bits if they can.
-
-        The graph of an iteration gets and returns floats of 16 bits instead of rounded ones.
-        """
+        """A result of a recurrence; its sequences and results are stored in 16 bits if they can."""
+        # The graph of an iteration gets and returns floats of 16 bits instead of rounded ones.
         body: Graph = node.attributes["body"]
         states: int = node.attributes["states"]
         varying = states + node.attributes["sequences"]
@@ -328,11 +324,9 @@ class _Products:
         )
 
     def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> Graph:
-        """The graph of an iteration with inputs and results of 16 bits.
-
-        A state is of 16 bits if all that an iteration does with it is to multiply it. A further
-        result is if its elements are rounded.
-        """
+        """The graph of an iteration with inputs and results of 16 bits."""
+        # A state is of 16 bits if all that an iteration does with it is to multiply it. A further
+        # result is if its elements are rounded.
         users = users_of(body.nodes())
         results = [tensor for _, tensor in body.outputs]
         narrow = list(given)
@@ -364,10 +358,8 @@ class _Products:
         return Graph(tuple(inputs), outputs)
 
     def _with_rounded_leaves(self, operand: Tensor, computed: frozenset[Tensor]) -> Tensor:
-        """An operand in which leaves below movements are rounded, if they are to be.
-
-        Leaves are rounded with the computed elements next to which they are stored.
-        """
+        """An operand in which leaves below movements are rounded, if they are to be."""
+        # Leaves are rounded with the computed elements next to which they are stored.
         if not (self._leaves or _is_computed(operand, computed)):
             return operand
         sources = _sources(operand)
@@ -379,10 +371,8 @@ class _Products:
 
 
 def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]:
-    """The tensors that a gradient computes again in place of chosen ones.
-
-    If these are rounded too, `Recompute` changes no number.
-    """
+    """The tensors that a gradient computes again in place of chosen ones."""
+    # If these are rounded too, `Recompute` changes no number.
     if not any(node.op is COMPUTED_AGAIN for node in nodes):
         return set()
     unchanged = RECOMPUTED, COMPUTED_AGAIN

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 else:
 
     def _of_value(name: str) -> Callable[..., Any]:
-        """A method of float, called on the value of a loss.
-
-        An operator is applied again, because float's method knows only Python's own numbers.
-        """
+        """A method of float, called on the value of a loss."""
+        # An operator is applied again, because float's method knows only Python's own numbers.
         forward = vars(operator).get(f"__{name[3:]}")
         if name.startswith("__r") and forward is not None:
             return lambda self, other: forward(other, self.resolve())

@@ -248,11 +248,9 @@ class Training(BatchRunner):
             return loss
 
     def _as_compiled(self, x: Any, y: Any) -> list[Array] | None:
-        """The arrays unconverted, if they have the types that a full batch was compiled for.
-
-        A training step of a small network takes less time than a full check of its arrays, so this
-        function is written for speed.
-        """
+        """The arrays unconverted, if they have the types that a full batch was compiled for."""
+        # A training step of a small network takes less time than a full check of its arrays, so
+        # this function is written for speed.
         if self._exact is None:
             return None
         expected, check = self._exact

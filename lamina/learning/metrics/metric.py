@@ -113,10 +113,8 @@ class OfTargets(Metric):
         return None if self.ignore_index is None else ops.not_equal(labels, self.ignore_index)
 
     def _labels(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Class numbers, int64, in the prediction's shape without the classes, and which count.
-
-        The latter is None if all do. Of shares, the class is the largest; zeros do not count.
-        """
+        """Class numbers, int64, in the prediction's shape without the classes, and which count."""
+        # The latter is None if all do. Of shares, the class is the largest; zeros do not count.
         self._class_count(prediction)
         expected = prediction.shape[:1] + prediction.shape[2:]
         if target.shape == prediction.shape:
