@@ -69,9 +69,14 @@ def refused(driver):
 
 
 def test_a_sound_device_passes(driver):
-    # PoCL 3.1 has no fault: one that is found and avoided would be a fault of the engine.
-    is_known = "PoCL 3.1" in driver._handle.platform.version
-    assert (faults if is_known else refused)(driver) == []
+    assert refused(driver) == []
+
+
+def test_no_fault_of_pocl_is_avoided(driver):
+    if "PoCL 3.1" not in driver._handle.platform.version:
+        pytest.skip("other drivers have faults")
+    # A fault of the engine would be avoided too, without a failed test.
+    assert set(verdict_of(driver._handle).faults) <= {TIMERS}  # which a busy host may show
 
 
 def test_each_check_finds_its_own_fault(driver):
