@@ -44,8 +44,6 @@ class Access:
     whole_vectors: bool
     loaded: set[str] = field(default_factory=set[str])
 
-    # Loads
-
     def load(self, load: Load) -> Value:
         """The value of a load, a vector if it depends on the lanes."""
         lanes = self.nest.lanes.count
@@ -170,8 +168,6 @@ class Access:
             address = code.offset(self.bases[load.buffer], index, type.element)
             result = code.insert(result, code.load(address, type), lane)
         return self._or_zero(inside, from_memory(code, result, load.dtype))
-
-    # Stores
 
     def store(self, store: Store, value: Value, indices: LaneIndices) -> None:
         """Writes (or adds) a value: a vector if there are lanes."""

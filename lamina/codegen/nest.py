@@ -72,8 +72,6 @@ class Nest:
         self._reading = 0
         self.lanes = Lanes()
 
-    # Levels
-
     def fix(self, axis: Axis, value: Value) -> None:
         """The axis has this value in the whole function."""
         self._levels[0].bound[axis] = value
@@ -116,8 +114,6 @@ class Nest:
         """The number of the innermost level."""
         return len(self._levels) - 1
 
-    # Known values
-
     def value(self, bound: Axis | str) -> Value:
         """The value of an axis, or of a local by its name."""
         return self._levels[self._bound_depth(bound)].bound[bound]
@@ -140,8 +136,6 @@ class Nest:
             level.values = {
                 key: value for key, value in level.values.items() if not _reads(key, buffers)
             }
-
-    # Depths
 
     def depth(self, scalar: Scalar) -> int:
         """The innermost level on which the scalar depends."""

@@ -62,8 +62,6 @@ class Points(Generic[Code]):
         self.inside, self.reading = self._nest.level, self._nest.reading
         self.indices, self.address = self._positions.indices, self._access.address
 
-    # The nest
-
     @contextmanager
     def bound(
         self, axis: Axis, value: Value, *, before: BasicBlock | None = None
@@ -143,8 +141,6 @@ class Points(Generic[Code]):
     def position(self, number: int) -> Value:
         """A constant of the type of indices."""
         return self.code.constant(number, self._positions.type)
-
-    # Values
 
     def value(self, scalar: Scalar) -> Value:
         """The scalar at the current point: a vector if it depends on the lanes' axis."""
@@ -250,8 +246,6 @@ class Points(Generic[Code]):
         others = [(atom, c) for atom, c in index.terms if atom != lanes.axis]
         aligned = all(isinstance(atom, Axis) and c % 4 == 0 for atom, c in others)
         return (lanes.axis, 1) in index.terms and aligned and index.constant % 4 == 0
-
-    # Stores
 
     def store_all(self, stores: Sequence[Store]) -> None:
         """Computes the values of all stores at the current point, then writes them."""

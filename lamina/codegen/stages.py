@@ -130,8 +130,6 @@ class Stages:
         lanes = fitting_lanes(self._style.inner_lanes, stage.axes[-1].extent)
         return lanes if lanes > 1 else 0
 
-    # Reductions
-
     def _reduced(self, stage: Reduce) -> Value:
         if not stage.axes:
             return self._points.value(stage.value)
@@ -209,8 +207,6 @@ class Stages:
                 carried = combine.accumulate(points, carried)
         return carried
 
-    # Writes and scans
-
     def _write(self, stage: Write) -> None:
         if any(axis.extent == 0 for axis in stage.axes):
             return
@@ -235,8 +231,6 @@ class Stages:
         write_running(
             points, combine, stage.axis, body, lambda running: points.store(store, running)
         )
-
-    # Segments
 
     def _segment_sum(self, stage: SegmentSum) -> Value:
         """The sum over the ranks from the first one with the key to the first one above it."""

@@ -123,8 +123,6 @@ class Driver(Protocol):
         """Turns the driver's errors into an EngineError that states what Lamina was doing."""
         ...
 
-    # Memory
-
     def available_bytes(self) -> int:
         """The bytes that can still be allocated."""
         ...
@@ -152,8 +150,6 @@ class Driver(Protocol):
     def release(self, buffer: Buffer) -> None:
         """Releases the bytes, as soon as no command on the device uses them."""
         ...
-
-    # Kernels
 
     def build(self, text: str) -> Module:
         """Compiles the functions of a text.

@@ -196,8 +196,6 @@ class _Writer:
             [Launch(name, used, items, number, decided.group, local_bytes=local)] if items else []
         )
 
-    # Phases
-
     def joined(
         self, program: Program, launches: Sequence[Launch], repeats: Sequence[RepeatedLaunches]
     ) -> tuple[list[Launch], list[RepeatedLaunches]]:

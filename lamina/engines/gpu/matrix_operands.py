@@ -128,8 +128,6 @@ class MatrixOperand:
             return first + outer * EDGE + row, k * self._edge
         return first + outer * EDGE, k * self._edge + row
 
-    # To local memory
-
     def keep(self, values: Sequence[Value], stage: Value) -> None:
         """Writes the work item's vectors to the tile that begins at an element."""
         code = self._code
@@ -170,8 +168,6 @@ class MatrixOperand:
         location = self._location(vector.outer + row, vector.k * self._vectors.k_lanes)
         return self._code.offset(self._array, stage + location, self._element)
 
-    # To registers
-
     @property
     def k_distance(self) -> int:
         """The distance in local memory between elements that are neighbours along K."""
@@ -200,8 +196,6 @@ class MatrixOperand:
             loaded = code.load(code.offset(address, beyond, self._element), I32)
             elements = code.insert(elements, loaded, lane)
         return elements
-
-    # To warpgroups
 
     def descriptor(self, stage: Value, k: int) -> Value:
         """The descriptor of the tile that begins at an element, from a k on."""

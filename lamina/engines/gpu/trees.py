@@ -159,8 +159,6 @@ class _Tree:
             )
         return with_products(code, totals, product(left, right))
 
-    # Results
-
     def _store(self, combined: Tree, array: Value, apart: int, at: Index, end: int | None) -> None:
         """Stores the result of a number within the group; only those below the end exist."""
         points, step, tree = self._points, self._step, self._tree
