@@ -18,7 +18,7 @@ from lamina.engines.cuda import cublaslt_functions as lt
 from lamina.engines.cuda.calls import CudaError, LibraryCalls
 from lamina.engines.cuda.cublaslt import _Description
 from lamina.engines.cuda.requirements import _path_of, cublaslt_library
-from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
+from lamina.engines.gpu.plain_products import Matrix, MatrixProduct
 from lamina.errors import EngineError
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.engines.cuda import cublaslt_functions as lt
 from lamina.engines.cuda.calls import CudaError, LibraryCalls
-from lamina.engines.gpu.matrix_products import Algorithm, Matrix, MatrixProduct
+from lamina.engines.gpu.plain_products import Algorithm, Matrix, MatrixProduct
 
 # "cudaDataType_t", "cublasComputeType_t" and "cublasOperation_t"
 _TYPES = {"float32": 0, "tf32": 0, "float16": 2, "bfloat16": 14}

@@ -11,9 +11,8 @@ from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.gpu.decisions import position_bits
 from lamina.engines.gpu.gpus import GpuFamily
 from lamina.engines.gpu.loop_schedules import point_schedule
-from lamina.engines.gpu.matrix_products import MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
-from lamina.engines.gpu.plain_products import plain_product
+from lamina.engines.gpu.plain_products import MatrixProduct, plain_product
 from lamina.engines.gpu.schedule import LibrarySchedule, ProgramSchedule, StepSchedule
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.program import Program

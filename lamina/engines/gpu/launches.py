@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
+from lamina.engines.gpu.plain_products import Algorithm, MatrixProduct
 
 
 @frozen_dataclass

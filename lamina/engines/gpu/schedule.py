@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.gpu.matrix_products import Algorithm, MatrixProduct
+from lamina.engines.gpu.plain_products import Algorithm, MatrixProduct
 
 # Positions up to this fit into 32 bits, intermediate sums included.
 NARROW = 2**30

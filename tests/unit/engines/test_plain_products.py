@@ -10,9 +10,8 @@ from gpu_cases import TRAITS, Case, compiled
 from lamina import ops
 from lamina.base.shapes import bfloat16, float16, float32, float64, int64
 from lamina.engines.gpu.gpus import target_for
-from lamina.engines.gpu.matrix_products import Matrix, MatrixProduct
 from lamina.engines.gpu.passes import without_epilogue
-from lamina.engines.gpu.plain_products import plain_product
+from lamina.engines.gpu.plain_products import Matrix, MatrixProduct, plain_product
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.ops.conversion import stored_as_tf32
 from lamina.program.index import Axis, axis_index, row_major
