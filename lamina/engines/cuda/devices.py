@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from threading import Lock
 from typing import Any
 
 from lamina.base.records import frozen_dataclass
@@ -17,7 +16,7 @@ from lamina.engines.cuda.requirements import (
     too_old,
 )
 from lamina.engines.engine import Device
-from lamina.engines.gpu.selection import OwnProcess, chosen_device
+from lamina.engines.gpu.selection import FoundDevice, OwnProcess, chosen_device
 
 # The first compute capabilities whose tensor cores multiply float16, bfloat16 and TF32.
 _FLOAT16, _BFLOAT16, _TF32 = (7, 5), (8, 0), (8, 0)
@@ -26,21 +25,12 @@ _FLOAT16, _BFLOAT16, _TF32 = (7, 5), (8, 0), (8, 0)
 MISSING = "missing packages"
 
 own_process = OwnProcess("CUDA", "cuda")
-_asking = Lock()
 
 
 @frozen_dataclass
-class Found:
-    """A device that was found, whether or not it can be used.
+class Found(FoundDevice[Any]):
+    """A device of a compute capability, (8, 0)."""
 
-    Attributes:
-        record: the description of the device.
-        handle: the driver's object.
-        capability: the compute capability, (8, 0).
-    """
-
-    record: Device
-    handle: Any
     capability: tuple[int, int]
 
 
@@ -51,8 +41,7 @@ def found_devices() -> tuple[Found, ...]:
         EngineError: if a package, the driver or a device is missing, the driver is too old, or the
             process was forked from one that has used CUDA.
     """
-    own_process.use()
-    with _asking:
+    with own_process.use():
         return _found(cuda())
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from threading import Lock
 
 from lamina.engines.cuda.calls import cuda
-from lamina.engines.cuda.devices import Found, chosen, found_devices
+from lamina.engines.cuda.devices import Found, chosen, found_devices, own_process
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import CudaFamily
 from lamina.engines.gpu.driver import Driver
@@ -27,17 +26,13 @@ def open_device(name: str) -> CudaDriver:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    with _opening:
+    with own_process.use():
         return _opened(chosen(name, found_devices()))
 
 
 @cache
 def _opened(device: Found) -> CudaDriver:
     return CudaDriver(cuda(), device)
-
-
-# Without it, threads that call at the same time would get different drivers.
-_opening = Lock()
 
 
 def _family_for(driver: Driver) -> CudaFamily:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, final
+from contextlib import AbstractContextManager
+from threading import RLock
+from typing import Any, Generic, TypeVar, final
 
+from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import LISTING, Device, did_you_mean
 from lamina.errors import EngineError
 
-
-class Listed(Protocol):
-    """A device that was found, whether or not it can be used."""
-
-    @property
-    def record(self) -> Device: ...
+Handle = TypeVar("Handle")
 
 
-Found = TypeVar("Found", bound=Listed)
+@frozen_dataclass
+class FoundDevice(Generic[Handle]):
+    """A device that was found, whether or not it can be used.
+
+    Attributes:
+        record: the description of the device.
+        handle: the driver's object; None if the driver fails.
+    """
+
+    record: Device
+    handle: Handle
+
+
+Found = TypeVar("Found", bound=FoundDevice[Any])
 
 
 def chosen_device(
@@ -73,6 +84,8 @@ class OwnProcess:
 
     def __init__(self, language: str, engine: str) -> None:
         self._language, self._engine = language, engine
+        # Without it, threads that open a device at the same time would get different drivers.
+        self._opening = RLock()
         self._is_used = self.was_forked = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._note)
@@ -80,10 +93,14 @@ class OwnProcess:
     def _note(self) -> None:
         self.was_forked = self._is_used
 
-    def use(self) -> None:
-        """States that this process uses the driver from now on; see `require`."""
+    def use(self) -> AbstractContextManager[object]:
+        """States that this process uses the driver from now on; see `require`.
+
+        One thread at a time lists and opens devices inside of the result.
+        """
         self.require()
         self._is_used = True
+        return self._opening
 
     def require(self) -> None:
         """Refuses a forked process.

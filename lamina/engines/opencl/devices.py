@@ -9,13 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from threading import Lock
 
 import pyopencl as cl
 
-from lamina.base.records import frozen_dataclass
 from lamina.engines.engine import Device
-from lamina.engines.gpu.selection import OwnProcess, chosen_device
+from lamina.engines.gpu.selection import FoundDevice, OwnProcess, chosen_device
 from lamina.engines.opencl.requirements import RUSTICL, RUSTICL_ADVICE, no_device
 from lamina.engines.opencl.verdicts import HALF_TYPE, verdict_of
 from lamina.foreign import nearest
@@ -24,17 +22,8 @@ _LEAST_VERSION = (1, 2)
 _UPDATE = "Update the driver, or install another one: docs/opencl.md lists them by hardware."
 
 
-@frozen_dataclass
-class Found:
-    """A device that was found, whether or not it can be used.
-
-    Attributes:
-        record: the description of the device.
-        handle: the driver's object; None for a driver that fails to list its devices.
-    """
-
-    record: Device
-    handle: cl.Device | None
+# A driver that fails to list its devices has no handle.
+Found = FoundDevice[cl.Device | None]
 
 
 def chosen(name: str, devices: Sequence[Found]) -> Found:
@@ -68,12 +57,8 @@ def found_devices() -> tuple[Found, ...]:
         EngineError: if there is none, or in a process forked from one that has used OpenCL.
     """
     # Drivers start threads when devices are listed. A forked child lacks these threads.
-    own_process.use()
-    with _asking:
+    with own_process.use():
         return tuple(map(_with_verdict, _found()))
-
-
-_asking = Lock()
 
 
 @cache

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from threading import Lock
 
 from lamina.codegen.words import OPENCL_PROCESSOR
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.opencl.devices import Found, chosen, found_devices
+from lamina.engines.opencl.devices import Found, chosen, found_devices, own_process
 from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.opencl.verdicts import verdict_of
@@ -35,7 +34,7 @@ def open_device(name: str) -> OpenClDriver:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    with _opening:
+    with own_process.use():
         while True:
             device = chosen(name, found_devices())
             assert device.handle is not None
@@ -55,10 +54,6 @@ def _opened(device: Found) -> OpenClDriver:
     verdict = verdict_of(device.handle)
     assert verdict is not None
     return OpenClDriver(device, verdict)
-
-
-# Without it, threads that call at the same time would get different drivers.
-_opening = Lock()
 
 
 def _family_for(driver: Driver) -> Family:
