@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from lamina.base.records import frozen_dataclass
 from lamina.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
 from lamina.engines import DEFAULT_TARGET
-from lamina.engines.engine import LISTING, Device, Engine, did_you_mean
+from lamina.engines.engine import LISTING, Device, Engine
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
-from lamina.foreign import foreign_or_nearest
+from lamina.foreign import did_you_mean, foreign_or_nearest
 from lamina.program.target import Target
 
 
@@ -96,17 +96,17 @@ def open_engine(name: str) -> Engine:
         raise EngineError(
             f"there is no engine {name!r}",
             facts=(("expected", " or ".join([*_KINDS, *named])), ("found", repr(name))),
-            advice=f"{_meant(name)}{LISTING} the engines and devices of this machine.",
+            advice=f"{_meant(name)} {LISTING} the engines and devices of this machine.".lstrip(),
         )
     return _KINDS[kind].open(name)
 
 
 def _meant(name: str) -> str:
-    """The beginning of the advice for a name that no engine has; "" if none is similar."""
+    """The advice for a name that no engine has; "" if none is similar."""
     kind, _, device = name.lower().partition(":")
     near = foreign_or_nearest("engine=", kind, _KINDS)
     if near not in _KINDS:
-        return f"{near} " if near else ""
+        return near
     return did_you_mean(f"{near}:{device}" if _KINDS[near].may_have(device) else near)
 
 

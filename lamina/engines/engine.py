@@ -421,8 +421,3 @@ class Engine(Protocol):
 
 # How users list the devices, from Python and from a shell.
 LISTING = "lamina.devices(), or `lamina devices` on the command line, lists"
-
-
-def did_you_mean(name: str) -> str:
-    """The beginning of an advice that names a similar engine or device; "" for none."""
-    return f"Did you mean {name!r}? " if name else ""

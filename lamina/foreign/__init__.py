@@ -77,6 +77,11 @@ def foreign_or_nearest(
     return spelling((where,), name) or nearest(name, known, likeness)
 
 
+def did_you_mean(near: str) -> str:
+    """The advice that names what is similar; "" for none."""
+    return f"Did you mean {near!r}?" if near else ""
+
+
 def unknown_attribute(owner: type | ModuleType, name: str) -> str:
     """The text of the error for an attribute that a module or the objects of a class lack."""
     is_module = isinstance(owner, ModuleType)
@@ -96,7 +101,7 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
         # A name of another framework, misspelt.
         elsewhere = {known for where in owners for known in spellings_by_owner().get(where, ())}
         here = spelling(owners, nearest(name, elsewhere, _SAME))
-    advice = f"Did you mean {near!r}?" if near else sentence(here)
+    advice = did_you_mean(near) or sentence(here)
     return f"{problem}. {advice}" if advice else problem
 
 

@@ -16,7 +16,7 @@ from lamina.base.shapes import Array
 from lamina.checks import Called
 from lamina.checks.kinds import Instance
 from lamina.errors import Named, UnknownNameError
-from lamina.foreign import nearest, spelling
+from lamina.foreign import did_you_mean, nearest, spelling
 from lamina.reports import table_text, value_text
 
 VALIDATION = "validation_"
@@ -133,7 +133,5 @@ def advice_on_measure(name: str, names: Sequence[str]) -> str:
         return f"Here it is called {ours!r}."
     if bare != name and here in names:
         return f"Without validation data there is none: fit(validation=...) measures {ours!r}."
-    near = nearest(name, names)
-    if near:
-        return f"Did you mean {near!r}?"
-    return "fit(metrics=[lm.Accuracy()], validation=...) measures more."
+    more = "fit(metrics=[lm.Accuracy()], validation=...) measures more."
+    return did_you_mean(nearest(name, names)) or more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 
 from lamina.engines.cuda.calls import cuda
-from lamina.engines.cuda.devices import Found, chosen, found_devices, own_process
+from lamina.engines.cuda.devices import chosen, found_devices, own_process
 from lamina.engines.cuda.driver import CudaDriver
 from lamina.engines.cuda.family import CudaFamily
 from lamina.engines.gpu.driver import Driver
@@ -27,12 +27,10 @@ def open_device(name: str) -> CudaDriver:
         EngineError: if there is none, or it cannot be used.
     """
     with own_process.use():
-        return _opened(chosen(name, found_devices()))
+        return _opened(cuda(), chosen(name, found_devices()))
 
 
-@cache
-def _opened(device: Found) -> CudaDriver:
-    return CudaDriver(cuda(), device)
+_opened = cache(CudaDriver)
 
 
 def _family_for(driver: Driver) -> CudaFamily:

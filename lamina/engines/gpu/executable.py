@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from lamina.base.shapes import Array
-from lamina.engines.engine import STAGES, Memory
+from lamina.engines.engine import STAGES, Executable, Memory
 from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, upload_name
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, Module
 from lamina.engines.gpu.launches import Launch, Launches, Traits
@@ -33,7 +33,7 @@ PIECE_SECONDS = 0.05
 
 
 @final
-class GpuProgram:
+class GpuProgram(Executable):
     """A program as kernels, with its constants and its share of an arena.
 
     The arena holds the temporaries, the inputs, and the workspaces whose contents need not stay
@@ -343,12 +343,6 @@ class GpuProgram:
 
     def read_into(self, name: str, target: Array) -> None:
         self._downloads.fill(target, self._buffers[self._outputs[name].name])
-
-    def bound(self) -> None:
-        return None
-
-    def scalar(self, name: str) -> float:
-        return self.output(name).item()
 
     def kept_scalar(self, name: str) -> Callable[[], float]:
         buffer = self._outputs[name]

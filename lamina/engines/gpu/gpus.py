@@ -9,6 +9,7 @@ from lamina.codegen.words import Words
 from lamina.engines.gpu.contraction_schedules import costs_of_schedules
 from lamina.engines.gpu.decisions import decide, position_bits, promising
 from lamina.engines.gpu.family import Family
+from lamina.engines.gpu.kernels import write_kernels
 from lamina.engines.gpu.launches import Launches, Traits
 from lamina.engines.gpu.schedule import ProgramSchedule, StepSchedule, WrittenSchedule
 from lamina.program.program import Program
@@ -51,9 +52,6 @@ class GpuFamily(Family):
     def write(
         self, program: Program, schedule: ProgramSchedule, *, separate: bool = False
     ) -> Launches:
-        # Imported only here: listing devices does not need it.
-        from lamina.engines.gpu.kernels import write_kernels
-
         return write_kernels(program, schedule, self.traits, self._words, separate=separate)
 
 

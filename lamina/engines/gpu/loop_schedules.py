@@ -197,9 +197,6 @@ def combining_schedule(points: int, shares: int, bits: int, traits: Traits) -> K
     return RowSchedule(items, rows, True, bits)
 
 
-# Properties of loops
-
-
 def points_of(loop: Loop) -> int:
     """The number of points of a loop."""
     return size_of([axis.extent for axis in loop.axes])

@@ -9,8 +9,9 @@ from threading import RLock
 from typing import Any, Generic, TypeVar, final
 
 from lamina.base.records import frozen_dataclass
-from lamina.engines.engine import LISTING, Device, did_you_mean
+from lamina.engines.engine import LISTING, Device
 from lamina.errors import EngineError
+from lamina.foreign import did_you_mean
 
 Handle = TypeVar("Handle")
 
@@ -63,6 +64,7 @@ def chosen_device(
     rows = [one.record for one in named or devices]
     remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
     near = "" if named else did_you_mean(nearest(query, rows))
+    listing = f"{near} {LISTING} all devices{more}.".lstrip()
     raise EngineError(
         f"this {language} device cannot be used" if named else missing,
         facts=tuple(
@@ -70,7 +72,7 @@ def chosen_device(
             for row in rows
         ),
         where=name,
-        advice=remedies.pop() if len(remedies) == 1 else f"{near}{LISTING} all devices{more}.",
+        advice=remedies.pop() if len(remedies) == 1 else listing,
     )
 
 

@@ -102,18 +102,17 @@ def _with_verdict(device: Found) -> Found:
     if verdict is None:
         return Found(replace(record, self_test="not run yet"), handle)
     notes = tuple(f"{one.what}: {one.workaround}" for one in verdict.faults if one.workaround)
-    record = replace(record, has_float16=record.has_float16 and HALF_TYPE not in verdict.faults)
-    if not verdict.refused:
-        return Found(replace(record, self_test="passed", notes=notes), handle)
-    what = "; ".join(fault.what for fault in verdict.refused)
-    failed = replace(
-        record,
-        self_test="failed",
-        notes=notes,
-        problem=f"the self-test found faults of its driver: {what}",
-        remedy=f"{_UPDATE} Until then take another device, or the cpu engine.",
-    )
-    return Found(failed, handle)
+    has_type = record.has_float16 and HALF_TYPE not in verdict.faults
+    record = replace(record, self_test="passed", notes=notes, has_float16=has_type)
+    if verdict.refused:
+        what = "; ".join(fault.what for fault in verdict.refused)
+        record = replace(
+            record,
+            self_test="failed",
+            problem=f"the self-test found faults of its driver: {what}",
+            remedy=f"{_UPDATE} Until then take another device, or the cpu engine.",
+        )
+    return Found(record, handle)
 
 
 def _record(number: int, handle: cl.Device) -> Device:

@@ -13,7 +13,7 @@ from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.engine import GpuEngine
 from lamina.engines.gpu.family import Family
 from lamina.engines.gpu.gpus import GpuFamily
-from lamina.engines.opencl.devices import Found, chosen, found_devices, own_process
+from lamina.engines.opencl.devices import chosen, found_devices, own_process
 from lamina.engines.opencl.driver import OpenClDriver
 from lamina.engines.opencl.processors import ProcessorFamily
 from lamina.engines.opencl.verdicts import verdict_of
@@ -38,8 +38,9 @@ def open_device(name: str) -> OpenClDriver:
         while True:
             device = chosen(name, found_devices())
             assert device.handle is not None
-            if verdict_of(device.handle) is not None:
-                return _opened(device)
+            verdict = verdict_of(device.handle)
+            if verdict is not None:
+                return _opened(device, verdict)
             # Imported only here: later processes find the verdict on disk.
             from lamina.engines.opencl.selftest import run_selftest
 
@@ -47,13 +48,7 @@ def open_device(name: str) -> OpenClDriver:
             run_selftest(device)
 
 
-@cache
-def _opened(device: Found) -> OpenClDriver:
-    # `chosen` returns no device without a handle, and `open_device` one with a verdict.
-    assert device.handle is not None
-    verdict = verdict_of(device.handle)
-    assert verdict is not None
-    return OpenClDriver(device, verdict)
+_opened = cache(OpenClDriver)
 
 
 def _family_for(driver: Driver) -> Family:

@@ -209,7 +209,7 @@ def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     engine_module.open_device(opencl_name)
     opened = []
 
-    def open_slowly(found):
+    def open_slowly(found, verdict):
         opened.append(found)
         time.sleep(0.2)
         return object()

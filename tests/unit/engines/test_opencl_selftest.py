@@ -338,7 +338,7 @@ def test_the_first_device_that_passes_is_chosen(first_use, found, monkeypatch):
 
     monkeypatch.setattr(devices_module, "_found", lambda: rows)
     monkeypatch.setattr("lamina.engines.opencl.selftest.run_selftest", run)
-    monkeypatch.setattr(engine_module, "_opened", lambda one: one)
+    monkeypatch.setattr(engine_module, "_opened", lambda one, verdict: one)
     chosen = engine_module.open_device("opencl")
     assert (chosen.record.engine, tested) == ("opencl:1", ["Broken", "Sound"])
     engine_module.open_device("opencl")
