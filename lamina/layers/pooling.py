@@ -29,7 +29,6 @@ from lamina.layers.per_axis import (
     pairs_of,
 )
 from lamina.layers.scope import Scope, in_float32
-from lamina.layers.upsampling import along_axis, means, windows_of_size
 from lamina.ops import Window
 
 __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool1d", "AvgPool2d", "AvgPool3d"]
@@ -427,3 +426,28 @@ class AdaptiveMaxPool(_Adaptive):
             position = position + ops.take(constant(numbers), remaining % len(numbers)) * step
             remaining, step = remaining // len(numbers), step * old
         return values, position
+
+
+def along_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:
+    """The product of a constant matrix, (new, old), and a tensor along one axis.
+
+    Most weights are zero. For axes of up to some hundreds of elements the product is still as fast
+    as loads of neighbours.
+    """
+    letters = "abcde"[: x.rank]
+    result = letters.replace(letters[axis], "z")
+    weights = constant(matrix, x.dtype)
+    return ops.einsum(f"{letters},z{letters[axis]}->{result}", x, weights)
+
+
+def windows_of_size(old: int, new: int) -> list[tuple[int, int]]:
+    """The first element of each window of adaptive pooling, and the one after its last."""
+    return [(i * old // new, -(-(i + 1) * old // new)) for i in range(new)]
+
+
+def means(old: int, new: int) -> Array:
+    """The float64 matrix (new, old) of means of windows, as PyTorch's adaptive pooling."""
+    matrix = np.zeros((new, old))
+    for row, (start, end) in enumerate(windows_of_size(old, new)):
+        matrix[row, start:end] = 1.0 / (end - start)
+    return matrix

@@ -21,6 +21,7 @@ from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import require_float
 from lamina.layers.layer import Layer
 from lamina.layers.per_axis import ForEachAxis
+from lamina.layers.pooling import along_axis, means
 from lamina.layers.scope import Scope, in_float32
 
 __all__ = ["Upsample"]
@@ -175,31 +176,6 @@ def nearest_positions(old: int, new: int, factor: float | None, dtype: DType, mo
     else:
         elements = np.floor((positions * step).astype(np.float32))
     return np.minimum(elements.astype(np.int64), old - 1)
-
-
-def along_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:
-    """The product of a constant matrix, (new, old), and a tensor along one axis.
-
-    Most weights are zero. For axes of up to some hundreds of elements the product is still as fast
-    as loads of neighbours.
-    """
-    letters = "abcde"[: x.rank]
-    result = letters.replace(letters[axis], "z")
-    weights = constant(matrix, x.dtype)
-    return ops.einsum(f"{letters},z{letters[axis]}->{result}", x, weights)
-
-
-def windows_of_size(old: int, new: int) -> list[tuple[int, int]]:
-    """The first element of each window of adaptive pooling, and the one after its last."""
-    return [(i * old // new, -(-(i + 1) * old // new)) for i in range(new)]
-
-
-def means(old: int, new: int) -> Array:
-    """The float64 matrix (new, old) of means of windows, as PyTorch's adaptive pooling."""
-    matrix = np.zeros((new, old))
-    for row, (start, end) in enumerate(windows_of_size(old, new)):
-        matrix[row, start:end] = 1.0 / (end - start)
-    return matrix
 
 
 def _positions(layer: Upsample, old: int, new: int, factor: float | None) -> Array:
