@@ -243,11 +243,9 @@ _writes = ShieldedThread("lamina-writes")
 
 
 def shielded(work: Callable[[], Result]) -> Result:
-    """Does work that no signal may interrupt, and returns its result.
-
-    Signals interrupt only the main thread: other threads do the work themselves. So does the main
-    thread at the end of the process, and where no thread can be started.
-    """
+    """Does work that no signal may interrupt, and returns its result."""
+    # Signals interrupt only the main thread: other threads do the work themselves. So does the main
+    # thread at the end of the process, and where no thread can be started.
     if threading.current_thread() is not threading.main_thread():
         return work()
     try:
@@ -258,10 +256,8 @@ def shielded(work: Callable[[], Result]) -> Result:
 
 
 def loaded(load: Callable[[], Result]) -> Result:
-    """What a function imports, which few programs need, so that it is imported when it is used.
-
-    The handler of a signal may need it too, and would find modules that are half loaded.
-    """
+    """What a function imports, which few programs need, so that it is imported when it is used."""
+    # The handler of a signal may need it too, and would find modules that are half loaded.
 
     def work() -> Result:
         with loading:

@@ -100,10 +100,8 @@ class Called(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature of `__init__`, which editors show for a call of the class.
-
-        The option `name` comes last: `Layer` has it, and fields of bases would come first.
-        """
+        """The signature of `__init__`, which editors show for a call of the class."""
+        # The option `name` comes last: `Layer` has it, and fields of bases would come first.
         signature = inspect.signature(cls.__init__)
         parameters = list(signature.parameters.values())[1:]
         parameters.sort(key=lambda parameter: (parameter.kind, parameter.name == "name"))

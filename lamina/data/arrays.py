@@ -509,10 +509,8 @@ def type_of(array: Array) -> ArrayType:
 
 
 def is_exact(array: Any, expected: ArrayType | None) -> bool:
-    """Whether an array is of this type, contiguous and writable: it needs no further check.
-
-    A forward pass of a small network takes less time than a full check.
-    """
+    """Whether an array is of this type, contiguous and writable: it needs no further check."""
+    # A forward pass of a small network takes less time than a full check.
     try:
         found = array.__class__, array.shape, array.dtype
         return found == expected and array.flags.carray

@@ -360,10 +360,8 @@ def opened(source: Any, epoch: int, skip: int, seed: int | None) -> tuple[Any, b
 
 
 def depends_on_epochs_before(source: Any) -> bool:
-    """Whether the batches of an epoch may depend on how often the source was read before.
-
-    A loader that shuffles draws the next random numbers of its generator in each epoch.
-    """
+    """Whether the batches of an epoch may depend on how often the source was read before."""
+    # A loader that shuffles draws the next random numbers of its generator in each epoch.
     if isinstance(source, list | Iterator):
         return False
     return hasattr(source, "__iter__") or not _named_arguments(source)

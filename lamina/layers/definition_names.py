@@ -129,10 +129,8 @@ def order_of_numbers(one: str, other: str) -> int:
 
 
 def in_order_of_numbers(names: Iterable[str]) -> list[str]:
-    """The names in their order, but those that differ by a number in the order of these.
-
-    Files may have them in alphabetical order: 1, 10, 2.
-    """
+    """The names in their order, but those that differ by a number in the order of these."""
+    # Files may have them in alphabetical order: 1, 10, 2.
     first: dict[tuple[str, ...], int] = {}
     keys: dict[str, list[tuple[int, int]]] = {}
     for name in names:

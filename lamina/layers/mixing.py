@@ -104,12 +104,10 @@ def _beta(scope: Scope, alpha: float) -> Tensor:
 
 
 def beta_quantiles(alpha: float, intervals: int) -> Array:
-    """Where the distribution function of Beta(alpha, alpha) is 0, 1 / intervals, ..., 1.
-
-    The density is symmetric, so its integral over x from 0 to 1/2 suffices. Below alpha = 1 it is
-    infinite at 0, but bounded as a function of w = (2 x)^alpha, over which it is integrated by the
-    trapezoidal rule.
-    """
+    """Where the distribution function of Beta(alpha, alpha) is 0, 1 / intervals, ..., 1."""
+    # The density is symmetric, so its integral over x from 0 to 1/2 suffices. Below alpha = 1 it is
+    # infinite at 0, but bounded as a function of w = (2 x)^alpha, over which it is integrated by
+    # the trapezoidal rule.
     power = min(alpha, 1.0)
     w = np.linspace(0.0, 1.0, 2**15 + 1)
     x = w ** (1 / power) / 2

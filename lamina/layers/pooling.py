@@ -429,11 +429,9 @@ class AdaptiveMaxPool(_Adaptive):
 
 
 def along_axis(x: Tensor, axis: int, matrix: Array) -> Tensor:
-    """The product of a constant matrix, (new, old), and a tensor along one axis.
-
-    Most weights are zero. For axes of up to some hundreds of elements the product is still as fast
-    as loads of neighbours.
-    """
+    """The product of a constant matrix, (new, old), and a tensor along one axis."""
+    # Most weights are zero. For axes of up to some hundreds of elements the product is still as
+    # fast as loads of neighbours.
     letters = "abcde"[: x.rank]
     result = letters.replace(letters[axis], "z")
     weights = constant(matrix, x.dtype)

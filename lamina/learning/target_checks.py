@@ -75,11 +75,9 @@ def hits(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | None = None) -> Tensor:
-    """The losses of examples, [batch, 1, ...], NaN where a class that counts is out of range.
-
-    Usually targets are checked before they reach the device. A loss inside a function of the
-    user's has no such check, and a class out of range would give a small loss.
-    """
+    """The losses of examples, [batch, 1, ...], NaN where a class that counts is out of range."""
+    # Usually targets are checked before they reach the device. A loss inside a function of the
+    # user's has no such check, and a class out of range would give a small loss.
     numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
     known = ops.logical_and(numbers >= 0, numbers < classes)
     if ignored is not None:
@@ -216,10 +214,8 @@ def check_probabilities(loss: object, array: Array) -> None:
 
 
 def check_distributions(loss: object, array: Array) -> None:
-    """Raises DataError for targets that are no shares of classes, which lie along axis 1.
-
-    Shares may add up to less than 1: an example of zeros does not count.
-    """
+    """Raises DataError for targets that are no shares of classes, which lie along axis 1."""
+    # Shares may add up to less than 1: an example of zeros does not count.
     check_probabilities(loss, array)
     sums: Array = array.sum(axis=1, dtype=np.float64)
     check_values(
@@ -234,10 +230,8 @@ def check_distributions(loss: object, array: Array) -> None:
 
 
 def check_one_class(metric: object, array: Array, advice: str) -> None:
-    """Raises DataError for targets of several classes at once, which lie along axis 1.
-
-    Shares of one class add up to 1; an example of zeros does not count.
-    """
+    """Raises DataError for targets of several classes at once, which lie along axis 1."""
+    # Shares of one class add up to 1; an example of zeros does not count.
     sums: Array = array.sum(axis=1, dtype=np.float64)
     check_values(
         metric,

@@ -291,11 +291,9 @@ def product(share: Tensor, value: Tensor) -> Tensor:
 def binary_cross_entropy(
     scores: Tensor, target: Tensor, weight: Tensor | float | None = None
 ) -> Tensor:
-    """-(weight t log q + (1 - t) log(1 - q)) for q = sigmoid(x), also of infinite scores x.
-
-    With m = |x| it is m times the part of the target on the other side of 0, and
-    log(1 + exp(-m)), which is small.
-    """
+    """-(weight t log q + (1 - t) log(1 - q)) for q = sigmoid(x), also of infinite scores x."""
+    # With m = |x| it is m times the part of the target on the other side of 0, and
+    # log(1 + exp(-m)), which is small.
     positive = scores >= 0
     size = ops.where(positive, scores, -scores)  # unlike abs(x), with a slope at 0
     right = target if weight is None else target * weight
@@ -305,9 +303,7 @@ def binary_cross_entropy(
 
 
 def focused(each: Tensor, wrong: Tensor, focus: float) -> Tensor:
-    """A focal loss: wrong^focus times each; zero without a gradient where wrong is 0.
-
-    Rounding makes it 0 for certain predictions. Powers below 1 have no slope there.
-    """
+    """A focal loss: wrong^focus times each; zero without a gradient where wrong is 0."""
+    # Rounding makes it 0 for certain predictions. Powers below 1 have no slope there.
     certain = ops.equal(wrong, 0.0)
     return ops.where(certain, 0.0, each * ops.where(certain, 1.0, wrong) ** focus)
