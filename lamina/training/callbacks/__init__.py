@@ -1,7 +1,7 @@
 """Callbacks: objects whose hooks `fit` calls, public as `lamina.callbacks`.
 
 Comes in: the events of a fit, and its state. Leaves: files, other learning rates, the end of the
-fit. Read `callback.py` first, then `stopping.py`.
+fit. Read `callback.py` first, then `monitoring.py`.
 """
 
 from lamina.base.lazy import loaded_when_used
@@ -9,11 +9,11 @@ from lamina.base.lazy import loaded_when_used
 if not loaded_when_used(__name__):
     from lamina.training.callbacks.callback import Callback as Callback
     from lamina.training.callbacks.callback import RunningFit as RunningFit
-    from lamina.training.callbacks.files import CSVLog as CSVLog
-    from lamina.training.callbacks.files import JSONLinesLog as JSONLinesLog
-    from lamina.training.callbacks.files import PrintEpochs as PrintEpochs
-    from lamina.training.callbacks.files import SaveModels as SaveModels
-    from lamina.training.callbacks.files import TensorBoard as TensorBoard
-    from lamina.training.callbacks.stopping import EarlyStopping as EarlyStopping
-    from lamina.training.callbacks.stopping import ReduceOnPlateau as ReduceOnPlateau
-    from lamina.training.callbacks.stopping import TimeLimit as TimeLimit
+    from lamina.training.callbacks.logs import CSVLog as CSVLog
+    from lamina.training.callbacks.logs import JSONLinesLog as JSONLinesLog
+    from lamina.training.callbacks.logs import PrintEpochs as PrintEpochs
+    from lamina.training.callbacks.logs import TensorBoard as TensorBoard
+    from lamina.training.callbacks.monitoring import EarlyStopping as EarlyStopping
+    from lamina.training.callbacks.monitoring import ReduceOnPlateau as ReduceOnPlateau
+    from lamina.training.callbacks.monitoring import SaveModels as SaveModels
+    from lamina.training.callbacks.monitoring import TimeLimit as TimeLimit

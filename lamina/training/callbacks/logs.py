@@ -1,4 +1,4 @@
-"""Callbacks that write files: models, tables of the history, events for TensorBoard."""
+"""Callbacks that write the history: lines, tables, JSON lines, events for TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,90 +9,15 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
-from lamina.checks.kinds import Count, Kind, Measured, Misfit, ReadBy, Row
+from lamina.checks.kinds import Count
 from lamina.errors import missing_extra
 from lamina.files.atomic import require_writable, write_atomically
 from lamina.training.callbacks.callback import Callback, RunningFit
-from lamina.training.callbacks.stopping import Best, Monitor, Monitoring
 
 PathLike = str | os.PathLike[str]
-
-
-def _ranked(value: Any) -> tuple[float, ...]:
-    """The value and the number of an epoch, as they are stored."""
-    found = Row(Measured()).read(value)
-    if len(found) != 2 or not float(found[1]).is_integer():
-        raise Misfit("a value and the number of an epoch")
-    return found
-
-
-@dataclass
-class SaveModels(Monitoring):
-    """Saves the model after each epoch as `last.safetensors`, and the best ones of all epochs.
-
-    `best.safetensors` is the model of the best epoch, and `epoch-0007.safetensors` the model of a
-    further epoch, if several are kept. `lm.load` reads them. To resume a fit, use its
-    `checkpoint`.
-
-    Args:
-        folder: the folder of the files; it is made if it does not exist.
-        monitor: the name of the measure in the history.
-        keep: the number of models of the best epochs.
-        best: the best values, `"min"` or `"max"`, as in `EarlyStopping`.
-
-    Raises:
-        DataError: if a file cannot be written.
-        DefinitionError: when the fit begins, if nothing of that name is measured.
-
-    Example:
-        >>> lm.callbacks.SaveModels("models", "validation_accuracy", keep=3).keep
-        3
-    """
-
-    folder: PathLike
-    monitor: Monitor = "validation_loss"
-    _: KW_ONLY
-    keep: Count = 1
-    best: Best = None
-
-    _where: ClassVar[str] = "SaveModels"
-    state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(ReadBy(_ranked))}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        # Values and numbers of the best epochs, the best first.
-        self._best: list[list[float]] = [list(one) for one in state.get("best", [])]
-
-    def state(self) -> dict[str, Any]:
-        """The best values and their epochs."""
-        return {"best": self._best}
-
-    def fit_begins(self, fit: RunningFit) -> None:
-        """Checks the name of the measure, and makes the folder."""
-        super().fit_begins(fit)
-        Path(self.folder).mkdir(parents=True, exist_ok=True)
-
-    def epoch_ends(self, fit: RunningFit) -> None:
-        """Saves the model."""
-        fit.model.save(self._path("last"))
-        value = self._last_value(fit)
-        before = self._best
-        # Of equal values the earlier epoch is better.
-        self._best = sorted([*before, [value, float(fit.epoch)]])[: self.keep]
-        kept = [int(epoch) for _, epoch in self._best]
-        if fit.epoch in kept and self.keep > 1:
-            fit.model.save(self._path(f"epoch-{fit.epoch:04}"))
-        if kept[0] == fit.epoch:
-            fit.model.save(self._path("best"))
-        for _, epoch in before:
-            if int(epoch) not in kept:
-                self._path(f"epoch-{int(epoch):04}").unlink(missing_ok=True)
-
-    def _path(self, name: str) -> Path:
-        return Path(self.folder) / f"{name}.safetensors"
 
 
 @dataclass

@@ -1,11 +1,13 @@
-"""Callbacks that compare a measure from epoch to epoch, and end a fit or lower its rate."""
+"""Callbacks that end a fit, lower its rate or keep models, by a measure or by the time."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from lamina.base.shapes import Array
@@ -18,6 +20,7 @@ from lamina.checks.kinds import (
     Number,
     OrNone,
     ReadBy,
+    Row,
     Whole,
     Word,
 )
@@ -253,6 +256,79 @@ class ReduceOnPlateau(Monitoring):
             reduced = {n: min(r, max(r * self.factor, self.least_rate)) for n, r in rates}
             fit.training.set_rates(reduced)
             self._cooling, self._waited = self.cooldown, 0
+
+
+def _ranked(value: Any) -> tuple[float, ...]:
+    """The value and the number of an epoch, as they are stored."""
+    found = Row(Measured()).read(value)
+    if len(found) != 2 or not float(found[1]).is_integer():
+        raise Misfit("a value and the number of an epoch")
+    return found
+
+
+@dataclass
+class SaveModels(Monitoring):
+    """Saves the model after each epoch as `last.safetensors`, and the best ones of all epochs.
+
+    `best.safetensors` is the model of the best epoch, and `epoch-0007.safetensors` the model of a
+    further epoch, if several are kept. `lm.load` reads them. To resume a fit, use its
+    `checkpoint`.
+
+    Args:
+        folder: the folder of the files; it is made if it does not exist.
+        monitor: the name of the measure in the history.
+        keep: the number of models of the best epochs.
+        best: the best values, `"min"` or `"max"`, as in `EarlyStopping`.
+
+    Raises:
+        DataError: if a file cannot be written.
+        DefinitionError: when the fit begins, if nothing of that name is measured.
+
+    Example:
+        >>> lm.callbacks.SaveModels("models", "validation_accuracy", keep=3).keep
+        3
+    """
+
+    folder: str | os.PathLike[str]
+    monitor: Monitor = "validation_loss"
+    _: KW_ONLY
+    keep: Count = 1
+    best: Best = None
+
+    _where: ClassVar[str] = "SaveModels"
+    state_kinds: ClassVar[Mapping[str, Kind]] = {"best": Row(ReadBy(_ranked))}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        # Values and numbers of the best epochs, the best first.
+        self._best: list[list[float]] = [list(one) for one in state.get("best", [])]
+
+    def state(self) -> dict[str, Any]:
+        """The best values and their epochs."""
+        return {"best": self._best}
+
+    def fit_begins(self, fit: RunningFit) -> None:
+        """Checks the name of the measure, and makes the folder."""
+        super().fit_begins(fit)
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+
+    def epoch_ends(self, fit: RunningFit) -> None:
+        """Saves the model."""
+        fit.model.save(self._path("last"))
+        value = self._last_value(fit)
+        before = self._best
+        # Of equal values the earlier epoch is better.
+        self._best = sorted([*before, [value, float(fit.epoch)]])[: self.keep]
+        kept = [int(epoch) for _, epoch in self._best]
+        if fit.epoch in kept and self.keep > 1:
+            fit.model.save(self._path(f"epoch-{fit.epoch:04}"))
+        if kept[0] == fit.epoch:
+            fit.model.save(self._path("best"))
+        for _, epoch in before:
+            if int(epoch) not in kept:
+                self._path(f"epoch-{int(epoch):04}").unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return Path(self.folder) / f"{name}.safetensors"
 
 
 @dataclass
