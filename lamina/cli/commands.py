@@ -10,8 +10,9 @@ import click
 
 import lamina as lm
 from lamina.cli import options
+from lamina.cli.bench import bench
 from lamina.cli.errors import Commands
-from lamina.cli.inspection import bench, explain, profile, tune
+from lamina.cli.inspection import explain, profile, tune
 from lamina.errors import missing_extra
 from lamina.files.atomic import require_writable
 from lamina.reports import picture_format
