@@ -45,7 +45,7 @@ from lamina.learning.weighting import ClassWeightsKind, WeightsOfClasses, number
 from lamina.network import Network
 from lamina.runtime import Inference, Parameters
 from lamina.runtime.predictor import Predictor
-from lamina.runtime.profile import random_examples
+from lamina.runtime.random_examples import random_examples
 from lamina.step.planning import bill_of
 from lamina.step.precision import MIXED, ProductPrecision, Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback

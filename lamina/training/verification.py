@@ -24,7 +24,7 @@ from lamina.network import Network
 from lamina.ops.differentiate import gradients
 from lamina.reports import table_text
 from lamina.runtime import Parameters, compile_for_batch
-from lamina.runtime.profile import random_examples, random_normal
+from lamina.runtime.random_examples import random_examples, random_normal
 from lamina.step.derive import BatchGraph, BatchSpecs, evaluation_graph
 from lamina.step.precision import Precision
 from lamina.step.specs import positional, target_specs
