@@ -109,6 +109,7 @@ class _RegularizerKind(Kind):
         return _REGULARIZER.read(value)
 
 
+GivenInit = Annotated[Initializer, _InitializerKind()]
 # The options of layers: None for the layer's default.
 InitializerOption = Annotated[Initializer | None, OrNone(_InitializerKind())]
 RegularizerOption = Annotated[Regularizer | None, OrNone(_RegularizerKind())]
@@ -270,7 +271,7 @@ class Scope:
 
     @checked
     def parameter(
-        self, name: str, shape: Extents, init: Initializer, regularizer: Regularizer | None = None
+        self, name: str, shape: Extents, init: GivenInit, regularizer: RegularizerOption = None
     ) -> Tensor:
         """A tensor that training changes.
 
@@ -287,9 +288,6 @@ class Scope:
             DefinitionError: if the name is taken with another shape.
             ShapeError: if the shape depends on the batch.
         """
-        _require_function("initializer", init, "lm.init.XavierUniform()")
-        if regularizer is not None:
-            _require_function("regularizer", regularizer, "lm.L2(1e-4)")
         first_use = f"{self._name}.{name}" not in self._record.parameters
         tensor = self._variable("parameter", name, shape, init, self.dtype)
         if regularizer is not None and first_use:
@@ -362,7 +360,7 @@ class Scope:
 
     @checked
     def state(
-        self, name: str, shape: Extents, init: Initializer, *, dtype: _AnyType = None
+        self, name: str, shape: Extents, init: GivenInit, *, dtype: _AnyType = None
     ) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 
@@ -371,7 +369,6 @@ class Scope:
         Its dtype is the model's, unless another is given: counters are `"int64"`, as bfloat16
         counts to 256 only. The other arguments are as for `parameter`.
         """
-        _require_function("initializer", init, "lm.init.Zeros()")
         element_type = self.dtype if dtype is None else shapes.as_dtype(dtype)
         tensor = self._variable("state", name, shape, init, element_type)
         tensor = self._record.updates.get(f"{self._name}.{name}", tensor)
@@ -535,14 +532,6 @@ class Scope:
         stream = INITIAL_VALUE_STREAMS + len(record.parameters) + len(record.states)
         variables[full] = Variable(full, tensor, init, stream)
         return tensor
-
-
-def _require_function(what: str, value: object, example: str) -> None:
-    """Raises DefinitionError unless an initializer or a regularizer is a function."""
-    if not callable(value) or isinstance(value, type):
-        text = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-        facts = (("expected", example), ("found", text))
-        raise DefinitionError(f"the {what} of a parameter is a function", facts=facts)
 
 
 def parameter_of(
