@@ -85,17 +85,6 @@ def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | Non
     return ops.where(known, each, float("nan"))
 
 
-def counted(
-    each: Tensor, weights: Tensor | None, target: Tensor, ignored: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """Losses [batch, 1, ...] and their weights, both 0 where the target does not count."""
-    if ignored is None:
-        return each, weights
-    counts = ops.not_equal(ops.expand_dims(ops.cast(target, "int64"), 1), ignored)
-    weights = ops.ones_like(each) if weights is None else weights
-    return ops.where(counts, each, 0.0), ops.where(counts, weights, 0.0)
-
-
 def _require_float(prediction: Tensor) -> None:
     if not prediction.dtype.is_float:
         raise DTypeError(

@@ -15,15 +15,16 @@ from lamina.learning.losses.loss import (
     OfScores,
     Reduction,
     Scores,
+    counted,
     focused,
     product,
+    weighted,
 )
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.target_checks import (
     Weights,
     check_distributions,
     class_count,
-    counted,
     hits,
     known_classes,
     label_shape,
@@ -87,17 +88,13 @@ class CrossEntropy(OfScores, OfClassNumbers):
         hit = hits(prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
-        of_target = None
-        if weights is not None:
-            of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
-            each = product(of_target, each)
+        each, of_target = weighted(each, hit, weights)
         if smoothing:
             every = normaliser - shifted
             every = every if weights is None else product(weights, every)
             spread = ops.sum(every, 1, keepdims=True)
             each = each * (1 - smoothing) + spread * (smoothing / classes)
-        each, of_target = counted(each, of_target, target, self.ignore_index)
-        return Elements(each, of_target, axis=1)
+        return counted(each, of_target, target, self.ignore_index)
 
 
 @frozen_dataclass(kw_only=True)
@@ -134,12 +131,8 @@ class NLL(OfClassNumbers):
         hit = hits(prediction, target)
         each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
-        of_target = None
-        if weights is not None:
-            of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
-            each = product(of_target, each)
-        each, of_target = counted(each, of_target, target, self.ignore_index)
-        return Elements(each, of_target, axis=1)
+        each, of_target = weighted(each, hit, weights)
+        return counted(each, of_target, target, self.ignore_index)
 
 
 @frozen_dataclass(kw_only=True)
@@ -176,7 +169,5 @@ class Focal(OfScores, OfClassNumbers):
         if self.focus:
             each = focused(each, -ops.expm1(-each), self.focus)
         each = known_classes(each, target, classes, self.ignore_index)
-        if weights is not None:
-            each = product(ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True), each)
-        each, counts = counted(each, None, target, self.ignore_index)
-        return Elements(each, counts, axis=1)
+        each, _ = weighted(each, hit, weights)
+        return counted(each, None, target, self.ignore_index)

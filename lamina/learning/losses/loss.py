@@ -288,6 +288,23 @@ def product(share: Tensor, value: Tensor) -> Tensor:
     return share * ops.where(none, 0.0, value)
 
 
+def weighted(each: Tensor, hit: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Losses [batch, 1, ...] times the weights of their targets' classes, and these weights."""
+    if weights is None:
+        return each, None
+    of_target = ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True)
+    return product(of_target, each), of_target
+
+
+def counted(each: Tensor, weights: Tensor | None, target: Tensor, ignored: int | None) -> Elements:
+    """Losses [batch, 1, ...] and their weights, both 0 where the target does not count."""
+    if ignored is not None:
+        counts = ops.not_equal(ops.expand_dims(ops.cast(target, "int64"), 1), ignored)
+        weights = ops.ones_like(each) if weights is None else weights
+        each, weights = ops.where(counts, each, 0.0), ops.where(counts, weights, 0.0)
+    return Elements(each, weights, axis=1)
+
+
 def binary_cross_entropy(
     scores: Tensor, target: Tensor, weight: Tensor | float | None = None
 ) -> Tensor:

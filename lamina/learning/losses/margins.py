@@ -26,6 +26,7 @@ from lamina.learning.losses.loss import (
     Target,
     binary_cross_entropy,
     product,
+    weighted,
 )
 from lamina.learning.target_checks import (
     Weights,
@@ -190,8 +191,7 @@ class MultiMargin(OfClassNumbers):
         missing = ops.relu(self.margin - right + prediction)
         missing = missing if self.power == 1 else missing * missing
         each = ops.sum(ops.where(hit, 0.0, missing), 1, keepdims=True) / float(classes)
-        if weights is not None:
-            each = product(ops.sum(ops.where(hit, weights, 0.0), 1, keepdims=True), each)
+        each, _ = weighted(each, hit, weights)
         return Elements(known_classes(each, target, classes), axis=1)
 
 
