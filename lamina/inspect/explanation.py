@@ -46,14 +46,11 @@ class Explanation:
         Steps that prepare copies cost nothing: most runs omit them.
         """
         program = self.program
-        repeats = map(program.repeated, range(len(program.steps)))
-        costs = (
-            cost_of(step, program.buffers, repeat and repeat.axis)
-            for step, repeat in zip(program.steps, repeats, strict=True)
-        )
         return tuple(
-            Cost(0, 0, 0) if number < program.prepared else cost
-            for number, cost in enumerate(costs)
+            Cost(0, 0, 0)
+            if number < program.prepared
+            else cost_of(step, program.buffers, program.iteration(number))
+            for number, step in enumerate(program.steps)
         )
 
     def __str__(self) -> str:
@@ -265,8 +262,8 @@ def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
         if isinstance(step, Contraction) and unrounded(step) is not None:
             kind = "contraction in TF32"
         # Names begin with their number, which makes them unique.
-        repeat = program.repeated(number)
-        iterations = f"{repeat.axis.extent} times " if repeat is not None else ""
+        iteration = program.iteration(number)
+        iterations = f"{iteration.extent} times " if iteration is not None else ""
         yield str(number), step.name.partition(".")[2], kind, iterations + space_of(step)
 
 

@@ -56,8 +56,7 @@ def verify(program: Program) -> None:
         same = names.setdefault(step.name, number)
         if same != number:
             raise InternalError(f"step {same} has the same name", where=where)
-        repeat = program.repeated(number)
-        iteration = None if repeat is None else repeat.axis
+        iteration = program.iteration(number)
         _check_axes(step, iteration, where)
         for store in stores_of(step):
             _check_access(program, store, where)
@@ -322,8 +321,7 @@ def _check_overwriting(program: Program) -> None:
     memory = memory_of(program)
     for number, step in enumerate(program.steps):
         where = f"step {number}, {step.name}"
-        repeat = program.repeated(number)
-        axis = None if repeat is None else repeat.axis
+        axis = program.iteration(number)
         for overlap in overlaps(step, memory, axis):
             if not overlap.at_one_point:
                 raise InternalError(

@@ -97,8 +97,7 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
     step = program.steps[number]
     if not isinstance(step, Loop):
         return step.axes
-    repeat = program.repeated(number)
-    repeated = None if repeat is None else repeat.axis
+    repeated = program.iteration(number)
     memory = memory_of(program)
     parallel = [s for s in step.stages if isinstance(s, Write) and not s.sequential]
     ordered = {

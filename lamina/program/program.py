@@ -159,6 +159,11 @@ class Program:
         repeat = self.repeats[position] if position >= 0 else None
         return repeat if repeat is not None and step < repeat.last else None
 
+    def iteration(self, step: int) -> Axis | None:
+        """The axis along which a step is repeated; None if it is not."""
+        repeat = self.repeated(step)
+        return None if repeat is None else repeat.axis
+
     def of_kind(self, kind: str) -> tuple[Buffer, ...]:
         """The buffers of one kind, in order."""
         return tuple(b for b in self.buffers.values() if b.kind == kind)

@@ -101,8 +101,8 @@ class Workload:
         total = 0
         for number, step in enumerate(program.steps):
             if isinstance(step, Contraction):
-                repeat = program.repeated(number)
-                iterations = 1 if repeat is None else repeat.axis.extent
+                iteration = program.iteration(number)
+                iterations = 1 if iteration is None else iteration.extent
                 total += 2 * iterations * size_of(step.extents)
         return total
 

@@ -113,5 +113,5 @@ def _together(
     )
     if shared and (len(same) > 1 or hoisted or first in required):
         return [packing(same, before, iteration)]
-    alone = ((number, program.repeated(number)) for number in same if number in required)
-    return [packing([number], number, one.axis if one else None) for number, one in alone]
+    alone = (number for number in same if number in required)
+    return [packing([number], number, program.iteration(number)) for number in alone]
