@@ -113,7 +113,8 @@ def test_memory_is_freed_after_the_commands_that_use_it(driver, copies):
 
 
 def test_released_memory_is_free_at_once(double, driver):
-    driver.release(driver.allocate(1 << 10))
+    buffer = driver.allocate(1 << 10)
+    driver.release(buffer)
     assert not any(one.startswith("1024 bytes on") for one in double.leaks())
 
 
