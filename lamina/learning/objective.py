@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from itertools import accumulate
 from typing import Any, cast
 
 from lamina import ops
@@ -221,20 +220,49 @@ def _compared(
 ) -> list[_Compared]:
     """What each term compares, with its share of the targets and weights."""
     expected = [_expected(term, outputs) for term in terms]
+    counts = [1 if specs is None else len(specs) for specs in expected]
+    if terms[0].output is None:
+        counts = [len(leaves)]
+    _check_counts(terms, expected, sum(counts), len(leaves), len(weights))
+    by_term = [ops.cast(weight, dtype) for weight in weights] or [None]
+    if len(by_term) == 1:
+        by_term *= len(terms)
+    compared: list[_Compared] = []
+    first = 0
+    for term, specs, count, weight in zip(terms, expected, counts, by_term, strict=True):
+        compared.append(
+            _Compared(
+                term,
+                prediction=_prediction(term, outputs),
+                expected=specs,
+                numbers=tuple(range(first, first + count)),
+                target=_target(leaves[first : first + count], specs or (), dtype),
+                weights=weight,
+            )
+        )
+        first += count
+    return compared
+
+
+def _check_counts(
+    terms: Sequence[LossTerm],
+    expected: Sequence[tuple[Spec, ...] | None],
+    needed: int,
+    targets: int,
+    weights: int,
+) -> None:
+    """Raises DataError for another number of targets or of weights than the terms take."""
     for term, specs in zip(terms, expected, strict=True):
-        if not leaves and specs:
+        if not targets and specs:
             raise DataError(
                 "the loss needs targets, and the data has none",
                 facts=(("expected", shape_text(*specs[0])), ("found", "inputs only")),
                 where=type(term.loss).__name__,
                 advice="Give pairs (x, y), or a loss that needs no targets.",
             )
-    counts = [1 if specs is None else len(specs) for specs in expected]
-    if terms[0].output is None:
-        counts = [len(leaves)]
-    if sum(counts) != len(leaves):
+    if needed != targets:
         advice = "Give a tuple with one target for each output that has a loss."
-        if weights and sum(counts) > len(leaves):
+        if weights and needed > targets:
             advice = (
                 "The third value of (x, y, z) is the weights of the examples. Several targets make "
                 "a tuple: (x, (y, z))."
@@ -243,30 +271,19 @@ def _compared(
             "the data has another number of targets than the losses take",
             facts=(
                 ("losses", ", ".join(term.name for term in terms)),
-                ("expected", f"{sum(counts)} targets"),
-                ("found", str(len(leaves))),
+                ("expected", f"{needed} targets"),
+                ("found", str(targets)),
             ),
             where="loss",
             advice=advice,
         )
-    if len(weights) > 1 and len(weights) != len(terms):
+    if weights > 1 and weights != len(terms):
         raise DataError(
             "the data has another number of weights than there are losses",
-            facts=(("expected", f"1 or {len(terms)} arrays"), ("found", str(len(weights)))),
+            facts=(("expected", f"1 or {len(terms)} arrays"), ("found", str(weights))),
             where="weights",
             advice="Give one array of weights, or a tuple with one for each loss.",
         )
-    by_term: list[Tensor | None] = [ops.cast(one, dtype) for one in weights]
-    by_term = by_term if len(by_term) > 1 else [by_term[0] if by_term else None] * len(terms)
-    ends = accumulate(counts)
-    numbers = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
-    return [
-        _Compared(
-            *(term, _prediction(term, outputs), specs, numbered),
-            *(_target([leaves[number] for number in numbered], specs or (), dtype), weight),
-        )
-        for term, specs, numbered, weight in zip(terms, expected, numbers, by_term, strict=True)
-    ]
 
 
 def _target(targets: Sequence[Tensor], expected: Sequence[Spec], dtype: DType) -> Any:
