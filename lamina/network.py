@@ -151,8 +151,7 @@ class Network(Named):
         Returns:
             A tensor, or a tuple where the network has several outputs.
         """
-        self._check_operands(operands)
-        given = dict(zip(self.inputs, operands, strict=True))
+        given = self._given(operands)
 
         def name_within(node: Tensor) -> str | None:
             if self.name is None:
@@ -172,12 +171,11 @@ class Network(Named):
                 where=str(Origin("Network.forward", source_line())),
                 advice="A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
             )
-        self._check_operands(operands)
-        given = dict(zip(self.inputs, operands, strict=True))
-        outputs = traced_within(scope, given, self.outputs, self._names)
+        outputs = traced_within(scope, self._given(operands), self.outputs, self._names)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _check_operands(self, operands: Sequence[Tensor]) -> None:
+    def _given(self, operands: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+        """The operands by the inputs; raises DefinitionError or ShapeError if they do not fit."""
         if len(operands) != len(self.inputs):
             raise DefinitionError(
                 "the network is applied to a wrong number of tensors",
@@ -192,6 +190,7 @@ class Network(Named):
                     where=source_line(),
                     advice=f"The network was defined for that shape, at {declared.origin.source}.",
                 )
+        return dict(zip(self.inputs, operands, strict=True))
 
     @checked
     def path(self, node: Tensor) -> str:

@@ -57,11 +57,14 @@ class Schedule(Sourced, ABC):
         return float(outputs["rate"])
 
 
+@frozen_dataclass
 class _ToFinal(Schedule):
     """The base of schedules that reach a last rate after some training steps."""
 
-    steps: int
-    final: float
+    rate: NotNegative
+    steps: Count
+    _: KW_ONLY
+    final: NotNegative = 0.0
 
     @property
     def ends_after(self) -> int | None:
@@ -151,14 +154,8 @@ class Cosine(_ToFinal):
         0.05
     """
 
-    rate: NotNegative
-    steps: Count
-    _: KW_ONLY
-    final: NotNegative = 0.0
-
     def __call__(self, step: Tensor) -> Tensor:
-        wave = ops.cos(_progress(step, self.steps) * math.pi)
-        return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
+        return _wave(_progress(step, self.steps), self.rate, self.final)
 
 
 @frozen_dataclass
@@ -172,16 +169,11 @@ class Linear(_ToFinal):
         0.05
     """
 
-    rate: NotNegative
-    steps: Count
-    _: KW_ONLY
-    final: NotNegative = 0.0
-
     def __call__(self, step: Tensor) -> Tensor:
         return (1.0 - _progress(step, self.steps)) * (self.rate - self.final) + self.final
 
 
-@frozen_dataclass
+@frozen_dataclass(kw_only=True)
 class Polynomial(_ToFinal):
     """(rate - final) (1 - step / steps)^power + final; final from then on.
 
@@ -194,11 +186,7 @@ class Polynomial(_ToFinal):
         0.025
     """
 
-    rate: NotNegative
-    steps: Count
-    _: KW_ONLY
     power: Positive = 1.0
-    final: NotNegative = 0.0
 
     def __call__(self, step: Tensor) -> Tensor:
         remaining = ops.pow(1.0 - _progress(step, self.steps), self.power)
@@ -269,8 +257,7 @@ class CosineRestarts(Schedule):
             times = ops.floor(passed)
             scale = ops.floor(ops.pow(self.growth, times) + 0.5)
             begin, length = (scale - 1.0) * (first / ratio), scale * first
-        wave = ops.cos((step - begin) / length * math.pi)
-        return (wave + 1.0) * ((self.rate - self.final) / 2) + self.final
+        return _wave((step - begin) / length, self.rate, self.final)
 
 
 @frozen_dataclass
@@ -335,8 +322,9 @@ class OneCycle(Schedule):
         last = self.steps - 1.0
         top = self.rise * self.steps - 1.0
         first = self.rate / self.start
-        rising = _wave(step / of_numbers(max, top, 1e-9), first, self.rate)
-        falling = _wave((step - top) / (last - top), self.rate, first / self.end)
+        rise = ops.clip(step / of_numbers(max, top, 1e-9), 0.0, 1.0)
+        fall = ops.clip((step - top) / (last - top), 0.0, 1.0)
+        rising, falling = _wave(rise, first, self.rate), _wave(fall, self.rate, first / self.end)
         return ops.where(step <= top, rising, falling)
 
     @property
@@ -416,8 +404,8 @@ def _progress(step: Tensor, steps: int) -> Tensor:
 
 
 def _wave(progress: Tensor, first: float, last: float) -> Tensor:
-    """From the first rate to the last one along half a cosine wave, and the last from then on."""
-    wave = ops.cos(ops.clip(progress, 0.0, 1.0) * math.pi)
+    """From the first rate to the last one along half a cosine wave; progress is from 0 to 1."""
+    wave = ops.cos(progress * math.pi)
     return (wave + 1.0) * ((first - last) / 2) + last
 
 
