@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol, final
 
 import numpy as np
 
@@ -92,9 +92,48 @@ def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
     return examples // size if drop_last else -(-examples // size)
 
 
+class Epochs(Protocol):
+    """The batches of a fit, epoch by epoch."""
+
+    @property
+    def steps(self) -> int | None:
+        """The number of training steps of an epoch; None if it is not known yet."""
+
+    @property
+    def sample(self) -> Dataset:
+        """The data set, or the first batch of a stream."""
+        ...
+
+    @property
+    def position(self) -> Position | None:
+        """Where the stream is; None for a data set."""
+
+    def batch_size(self, wanted: int) -> int:
+        """The most examples of a training step."""
+        ...
+
+    def given_to(self, training: Training, *, drop_last: bool) -> AbstractContextManager[None]:
+        """Within the block, the training can read the examples, and the other methods be called."""
+        ...
+
+    def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
+        """Examples, and their batches after `done` training steps: int64 (batches, batch size)."""
+        ...
+
+    def advance(self, steps: int) -> None:
+        """Counts training steps as done."""
+
+    def fault(self) -> str:
+        """The first example with a value that is not finite, as text for an error."""
+        ...
+
+    def close(self) -> None:
+        """Ends the reading of a stream."""
+
+
 @final
 class EpochsOfDataset:
-    """The batches of a fit on a data set, epoch by epoch; `EpochsOfStream` tells of the methods."""
+    """The batches of a fit on a data set; without a seed, examples stay in their order."""
 
     position = None  # only streams need one
 
@@ -133,16 +172,13 @@ class EpochsOfDataset:
 
 @final
 class EpochsOfStream:
-    """The batches of a fit on a stream, epoch by epoch.
+    """The batches of a fit on a stream.
 
     Args:
         position: the place where the stream begins, from `position`; None for the beginning.
         done: the epochs that are done, and the training steps of the next one.
         keeps_states: whether positions have the state of the source, if it has one.
         seconds: the time in which the first batch must be there.
-
-    Attributes:
-        steps: the number of training steps of an epoch; None if it is not known yet.
     """
 
     def __init__(
@@ -176,7 +212,6 @@ class EpochsOfStream:
 
     @property
     def sample(self) -> Dataset:
-        """The first batch."""
         sample = self._reader.sample_unless(lambda: time.monotonic() >= self._ends_at)
         if sample is None:
             expected = f"a first batch within {self._seconds:g} seconds"
@@ -189,12 +224,10 @@ class EpochsOfStream:
         return sample
 
     def batch_size(self, wanted: int) -> int:
-        """The most examples of a training step."""
         return wanted if self._stream.regroup else len(self.sample)
 
     @contextmanager
     def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
-        """Within the block, the training can read the examples, and the other methods be called."""
         (epochs, steps), dataset = self._to_read, whole_of(self._stream)
         if dataset is not None and self.steps is None:
             self.steps = _steps_of(len(dataset), training.batch_size, drop_last=drop_last)
@@ -205,7 +238,6 @@ class EpochsOfStream:
             yield
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
-        """Examples, and their batches after `done` training steps: int64 (batches, batch size)."""
         each = self._stream.steps_per_epoch
         self._done = done
         # After the last training step of an epoch the stream is at the begin of the next one.
@@ -216,27 +248,20 @@ class EpochsOfStream:
             self.steps = self._done
 
     def advance(self, steps: int) -> None:
-        """Counts training steps as done."""
         self._done += steps
         self._feed.advance(steps)
 
     @property
     def position(self) -> Position:
-        """Where the stream is."""
         return self._feed.position
 
     def fault(self) -> str:
-        """The first example with a value that is not finite, as text for an error."""
         first, arrays = self._feed.examples()
         named = [(f"array {n} of the batch", one) for n, one in enumerate(arrays)]
         return _first_fault(named, first)
 
     def close(self) -> None:
-        """Ends the reading of the stream."""
         self._reader.close()
-
-
-Epochs = EpochsOfDataset | EpochsOfStream
 
 
 def fault_of(dataset: Dataset) -> str:
