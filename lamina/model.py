@@ -23,7 +23,7 @@ from lamina.checks.kinds import (
 )
 from lamina.checks.origin import Origin, source_line
 from lamina.data import Dataset, Stream, as_dataset
-from lamina.data.arrays import rounded_parameters
+from lamina.data.conversion import rounded_parameters
 from lamina.data.dataset import Data
 from lamina.data.stream import AnyData, as_data, as_inputs, whole_of
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine

@@ -16,7 +16,6 @@ from lamina.base.shapes import Array
 from lamina.checks import checked
 from lamina.checks.kinds import AnyOf, Misfit, Number, OrNone, Positive, ReadBy, Word, shown
 from lamina.checks.origin import warn
-from lamina.data.arrays import columns_in
 from lamina.data.columns import (
     EXACT,
     GAPS,
@@ -32,6 +31,7 @@ from lamina.data.columns import (
     recognised,
     require_float32,
 )
+from lamina.data.conversion import columns_in
 from lamina.data.csv_text import DELIMITERS, read_columns
 from lamina.data.dataset import Arrays, Dataset
 from lamina.data.frames import columns_of

@@ -20,16 +20,12 @@ from lamina.data.arrays import (
     dense,
     example_text,
     full_text,
-    has_columns,
-    is_buffer,
-    is_sparse,
-    listed,
     map_arrays,
     named_arrays,
     read_arrays,
-    to_array,
     type_text,
 )
+from lamina.data.conversion import has_columns, is_buffer, is_sparse, listed, to_array
 from lamina.errors import DataError, Named
 from lamina.foreign import spelling
 from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits

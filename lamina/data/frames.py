@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.base.shapes import Array, is_masked_array
-from lamina.data.arrays import has_columns, is_row, is_rows, to_array
 from lamina.data.columns import category
+from lamina.data.conversion import has_columns, is_row, is_rows, to_array
 from lamina.errors import DataError, imported_extra
 
 

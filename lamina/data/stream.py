@@ -14,8 +14,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, size_of
 from lamina.checks import Called
 from lamina.checks.kinds import Count, OrNone, ReadBy, Whole, shown
-from lamina.data.arrays import (
-    as_tuple,
+from lamina.data.arrays import as_tuple
+from lamina.data.conversion import (
     has_columns,
     is_bare_row,
     is_buffer,

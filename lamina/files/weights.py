@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast, final
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, float32, float64, shape_text, static
 from lamina.checks.kinds import Kind, Misfit, Operands, ReadBy, Row, Text
-from lamina.data.arrays import convert
+from lamina.data.conversion import convert
 from lamina.errors import DefinitionError, ShapeError
 from lamina.files.encode import own_classes
 from lamina.layers.definition_names import (

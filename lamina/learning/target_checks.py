@@ -10,7 +10,7 @@ import numpy as np
 from lamina import ops
 from lamina.base.shapes import Array, DType, Shape, int64, shape_text
 from lamina.checks.kinds import Number, Row
-from lamina.data.arrays import FEW_ELEMENTS, are_indices
+from lamina.data.conversion import FEW_ELEMENTS, are_indices
 from lamina.errors import DataError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
-from lamina.data.arrays import are_indices
+from lamina.data.conversion import are_indices
 from lamina.errors import DataError
 from lamina.graph import LEAF, Graph, Tensor, bind_batch, evaluate, topological
 from lamina.layers.scope import IndexLimit

@@ -12,8 +12,8 @@ import numpy as np
 from lamina.base.records import cached_property
 from lamina.base.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
 from lamina.data import Stream
-from lamina.data.arrays import ArrayType, is_exact, is_ranged, type_of
 from lamina.data.background import Plan, Reader
+from lamina.data.conversion import ArrayType, is_exact, is_ranged, type_of
 from lamina.data.stream import STEP_EXAMPLES
 from lamina.engines.engine import Memory
 from lamina.errors import ShapeError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 import numpy as np
 
 from lamina.base.shapes import Array, converted, shape_text, size_of, static
-from lamina.data.arrays import convert
+from lamina.data.conversion import convert
 from lamina.engines.engine import Engine, Memory
 from lamina.engines.room import Need, require_room
 from lamina.errors import DefinitionError, ShapeError

@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.base.records import cached_property
 from lamina.base.shapes import Array, DType, bind, shape_text
-from lamina.data.arrays import is_frame
+from lamina.data.conversion import is_frame
 from lamina.engines.engine import Changes
 from lamina.errors import DataError, DefinitionError, DTypeError, ReleasedError, ShapeError
 from lamina.learning.protocols import Spec

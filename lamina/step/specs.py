@@ -10,7 +10,7 @@ import numpy as np
 
 from lamina.base.shapes import BATCH, Array, DType, as_dtype, float32, shape_text, static
 from lamina.data import Dataset
-from lamina.data.arrays import convert
+from lamina.data.conversion import convert
 from lamina.errors import DataError, ShapeError
 from lamina.graph import Tensor
 from lamina.learning.protocols import Loss, NetworkDefinition, Spec

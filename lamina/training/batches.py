@@ -13,8 +13,9 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, as_dtype
 from lamina.data import Dataset
-from lamina.data.arrays import as_tuple, convert, rounded_to, to_array
+from lamina.data.arrays import as_tuple
 from lamina.data.background import Plan, Reader
+from lamina.data.conversion import convert, rounded_to, to_array
 from lamina.engines.engine import Memory
 from lamina.errors import (
     DataError,

@@ -17,8 +17,8 @@ from lamina.base.shapes import Array, as_dtype, bind, converted
 from lamina.checks import checked
 from lamina.checks.kinds import Instance, Number, Whole
 from lamina.data import Dataset, Stream
-from lamina.data.arrays import convert, is_ranged
 from lamina.data.background import Reader
+from lamina.data.conversion import convert, is_ranged
 from lamina.data.stream import AnyData, as_data
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
