@@ -12,7 +12,7 @@ from lamina.base.shapes import Array
 from lamina.checks import checked
 from lamina.checks.kinds import AnyOf, FilePath, Flag, OrNone, Whole
 from lamina.data.archives import Pair, read_hdf5, read_npy, read_npz
-from lamina.data.coding import Gaps, Words, coded, dataset_of_pictures, target_column, targets_of
+from lamina.data.coding import Words, dataset_of_pictures, targets_of
 from lamina.data.columns import Decimal, Delimiter, Kinds
 from lamina.data.csv_text import (
     DELIMITERS,
@@ -25,6 +25,7 @@ from lamina.data.csv_text import (
 )
 from lamina.data.dataset import Dataset, Floats
 from lamina.data.idx import GZIP_MAGIC, as_images, as_labels, is_mnist_folder, read_idx
+from lamina.data.learned_coding import Gaps, coded, target_column
 from lamina.data.on_disk import MAPPED_BYTES, mapped_hdf5, mapped_npy
 from lamina.data.untrusted import PathLike, reading
 from lamina.errors import DataError, FileFormatError
