@@ -6,18 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lamina.base.shapes import size_of, static
 from lamina.compiler.lowering.pull import (
-    IterationRow,
     Location,
     NotOneStep,
     Puller,
     axis_indices,
-    buffer_and_index,
     iterating,
     numbered_axes,
 )
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Reduction
-from lamina.program.index import Axis, Gathered, Index, Quotient
+from lamina.program.index import Axis, Gathered, Index, Quotient, flatten
 from lamina.program.scalar import Load, Local, Scalar, unconverted
 from lamina.program.steps import Contraction, Store
 from lamina.program.windows import Sliding, fitted
@@ -26,7 +24,7 @@ from lamina.program.windows import Sliding, fitted
 def lower_contraction(
     members: Sequence[Tensor],
     contractions: Sequence[Tensor],
-    stored: Mapping[Tensor, str | IterationRow],
+    stored: Mapping[Tensor, str],
     locations: Mapping[Tensor, Location],
 ) -> Contraction:
     """The contraction step of a group, whose other members form the epilogue.
@@ -99,7 +97,7 @@ def _epilogue(
     node: Tensor,
     result: Local,
     axes: Sequence[Axis],
-    stored: Mapping[Tensor, str | IterationRow],
+    stored: Mapping[Tensor, str],
     locations: Mapping[Tensor, Location],
 ) -> tuple[Store, ...]:
     """The stores at each point of the result's axes, from the local that holds its sum."""
@@ -114,7 +112,8 @@ def _epilogue(
             puller.choose_coordinates(member, axes)
     return tuple(
         Store(
-            *buffer_and_index(stored[member], puller.computed_at[member], static(member.shape)),
+            stored[member],
+            flatten(puller.computed_at[member], static(member.shape)),
             puller.pull(member, puller.computed_at[member]),
         )
         for member in members

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of, static
 from lamina.compiler.lowering.pull import (
-    IterationRow,
     Location,
     NotOneStep,
     Puller,
-    buffer_and_index,
     coordinates_in_order,
     iterating,
     numbered_axes,
@@ -19,7 +17,7 @@ from lamina.compiler.lowering.pull import (
 from lamina.graph import Tensor, reached_all
 from lamina.ops.joining import CONCAT
 from lamina.ops.lowering_rules import Coordinates, Reduction
-from lamina.program.index import Axis, Index, axis_index
+from lamina.program.index import Axis, Index, axis_index, flatten
 from lamina.program.scalar import Literal, Local, Scalar
 from lamina.program.steps import Loop, Reduce, Stage, Store, Write
 
@@ -44,9 +42,7 @@ class Space:
 
 
 def lower_loop(
-    members: Sequence[Tensor],
-    stored: Mapping[Tensor, str | IterationRow],
-    locations: Mapping[Tensor, Location],
+    members: Sequence[Tensor], stored: Mapping[Tensor, str], locations: Mapping[Tensor, Location]
 ) -> Loop:
     """A loop that computes all members; arguments as for `lower_group`.
 
@@ -71,7 +67,7 @@ def _concatenates_equal_shapes(node: Tensor) -> bool:
 
 def _lowered_loop(
     members: Sequence[Tensor],
-    stored: Mapping[Tensor, str | IterationRow],
+    stored: Mapping[Tensor, str],
     locations: Mapping[Tensor, Location],
     concats: frozenset[Tensor] = frozenset(),
 ) -> Loop:
@@ -118,7 +114,7 @@ def _lowered_loop(
         elif member in stored:
             at = puller.computed_at[member]
             value = puller.pull(member, at)
-            store = Store(*buffer_and_index(stored[member], at, static(member.shape)), value)
+            store = Store(stored[member], flatten(at, static(member.shape)), value)
             writes[member in space.full].append(store)
     if writes[True]:
         stages.append(Write(iterating(space.inner), tuple(writes[True])))
@@ -128,7 +124,7 @@ def _lowered_loop(
 
 
 def _concat_stores(
-    member: Tensor, location: str | IterationRow, axes: Sequence[Axis], puller: Puller
+    member: Tensor, buffer: str, axes: Sequence[Axis], puller: Puller
 ) -> list[Store]:
     """The stores of one element of each operand of a concat."""
     axis: int = member.attributes["axis"]
@@ -138,7 +134,7 @@ def _concat_stores(
     for number, operand in enumerate(member.operands):
         moved = (*at[:axis], at[axis] + number * extent, *at[axis + 1 :])
         value = puller.pull(operand, at)
-        stores.append(Store(*buffer_and_index(location, moved, static(member.shape)), value))
+        stores.append(Store(buffer, flatten(moved, static(member.shape)), value))
     return stores
 
 

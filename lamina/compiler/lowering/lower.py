@@ -14,33 +14,29 @@ from lamina.base.shapes import static
 from lamina.compiler.lowering.contractions import load_of_view, lower_contraction
 from lamina.compiler.lowering.loops import lower_loop
 from lamina.compiler.lowering.pull import (
-    IterationRow,
     Location,
     NotOneStep,
     Puller,
     axis_indices,
-    buffer_and_index,
     iterating,
     numbered_axes,
 )
 from lamina.errors import InternalError
 from lamina.graph import Tensor
 from lamina.ops.lowering_rules import Contracting, Repeating, Scanning, Scattering, Sorting
-from lamina.program.index import Axis, Index, axes_of, axis_index
+from lamina.program.index import Axis, Index, axes_of, axis_index, flatten
 from lamina.program.scalar import Literal
 from lamina.program.steps import Contraction, Loop, Scan, Sort, Step, Store, Write, stores_of
 
 
 def lower_group(
-    members: Sequence[Tensor],
-    stored: Mapping[Tensor, str | IterationRow],
-    locations: Mapping[Tensor, Location],
+    members: Sequence[Tensor], stored: Mapping[Tensor, str], locations: Mapping[Tensor, Location]
 ) -> Step:
     """The step without a name that computes a group.
 
     Args:
         members: the group's anchors, operands before users.
-        stored: the members that must be stored, and their locations.
+        stored: the members that must be stored, and their buffers.
         locations: the locations of anchors of other groups, leaves and array constants.
 
     Raises:
@@ -83,11 +79,11 @@ def _check_own_reads(step: Step) -> None:
             raise NotOneStep
 
 
-def _lower_special(node: Tensor, puller: Puller, location: str | IterationRow) -> Loop:
+def _lower_special(node: Tensor, puller: Puller, buffer: str) -> Loop:
     """The loop of a scan, a sort or a scatter."""
     lowering = node.op.lowering
     if isinstance(lowering, Scattering):
-        return _lower_scatter(node, lowering, puller, location)
+        return _lower_scatter(node, lowering, puller, buffer)
     if not isinstance(lowering, Scanning | Sorting):
         raise InternalError(f"{node.op.name} has no lowering rule")
     shape = static(node.shape)
@@ -100,7 +96,7 @@ def _lower_special(node: Tensor, puller: Puller, location: str | IterationRow) -
         for number, axis in enumerate(axes)
     )
     value = puller.pull(node.operands[0], coordinates)
-    target = buffer_and_index(location, coordinates, shape)
+    target = buffer, flatten(coordinates, shape)
     if isinstance(lowering, Scanning):
         stage = Scan(axes[along], lowering.combine, value, *target, node.dtype)
     else:
@@ -109,9 +105,7 @@ def _lower_special(node: Tensor, puller: Puller, location: str | IterationRow) -
     return Loop("", iterating(others), (stage,))
 
 
-def _lower_scatter(
-    node: Tensor, lowering: Scattering, puller: Puller, location: str | IterationRow
-) -> Loop:
+def _lower_scatter(node: Tensor, lowering: Scattering, puller: Puller, buffer: str) -> Loop:
     """Zeros first, then additions in order, parallel along axes that keep their coordinates."""
     shape = static(node.shape)
     values = node.operands[0]
@@ -129,9 +123,9 @@ def _lower_scatter(
         parallel.get(number, Axis(f"i{number}", extent)) for number, extent in enumerate(shape)
     )
     outer = tuple(parallel.values())
-    zero = Store(*buffer_and_index(location, axis_indices(cleared), shape), Literal(0, node.dtype))
+    zero = Store(buffer, flatten(axis_indices(cleared), shape), Literal(0, node.dtype))
     value = puller.pull(values, axis_indices(axes))
-    addition = Store(*buffer_and_index(location, coordinates, shape), value, accumulate=True)
+    addition = Store(buffer, flatten(coordinates, shape), value, accumulate=True)
     inner, added = ([a for a in iterating(x) if a not in outer] for x in (cleared, axes))
     writes = Write(tuple(inner), (zero,)), Write(tuple(added), (addition,), sequential=True)
     return Loop("", outer, writes)

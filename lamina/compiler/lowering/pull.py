@@ -115,11 +115,11 @@ class Puller:
             if node in self.locals:
                 return self.locals[node]
         elif node in self.locations:
-            location = self.locations[node]
-            if isinstance(location, str | IterationRow):
-                return Load(
-                    *buffer_and_index(location, coordinates, static(node.shape)), node.dtype
-                )
+            location, shape = self.locations[node], static(node.shape)
+            if isinstance(location, str):
+                return Load(location, flatten(coordinates, shape), node.dtype)
+            if isinstance(location, IterationRow):
+                return Load(location.buffer, location.index(coordinates, shape), node.dtype)
             return location(coordinates)
         key = (node, coordinates)
         if key not in self._expressions:
@@ -172,15 +172,6 @@ class Puller:
             return Literal(node.attributes["value"].array.reshape(()).item(), node.dtype)
         # This group computes the reduction or contraction later, or not at all.
         raise NotOneStep
-
-
-def buffer_and_index(
-    location: str | IterationRow, coordinates: Coordinates, shape: tuple[int, ...]
-) -> tuple[str, Index]:
-    """The buffer of an element, and its index in the buffer."""
-    if isinstance(location, IterationRow):
-        return location.buffer, location.index(coordinates, shape)
-    return location, flatten(coordinates, shape)
 
 
 def broadcast_coordinates(coordinates: Coordinates, shape: tuple[int, ...]) -> Coordinates:
