@@ -565,7 +565,10 @@ def _rates(asked: Callable[[str], int], capability: tuple[int, int]) -> Rates:
     rates = rates_of_nvidia(capability, 1e3 * asked("CLOCK_RATE"))
     resident = asked("MAX_THREADS_PER_MULTIPROCESSOR")
     rates = replace(rates, resident_items=resident, launch=_LAUNCH_CLOCKS)
-    return rates.with_memory(moved, asked("MULTIPROCESSOR_COUNT"))
+    # Some devices do not tell these.
+    if not moved or not rates.clock:
+        return rates
+    return replace(rates, memory_bytes=moved / (rates.clock * asked("MULTIPROCESSOR_COUNT")))
 
 
 def _matrices(capability: tuple[int, int]) -> tuple[tuple[str, int], ...]:

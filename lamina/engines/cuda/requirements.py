@@ -74,7 +74,9 @@ def packages() -> tuple[Any, Any]:
         driver = importlib.import_module("cuda.bindings.driver")
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
     except ImportError as error:
-        installed = _found(error, "cuda", "cuda.bindings", "cuda.bindings.driver")
+        modules = "cuda", "cuda.bindings", "cuda.bindings.driver"
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name in modules
+        installed = "none" if is_missing else f"one that cannot be imported: {error}"
         advice = f"{INSTALL} It also needs Nvidia's driver, but no CUDA toolkit."
         raise no_package("cuda-bindings", installed, advice) from error
     return driver, nvrtc
@@ -104,12 +106,6 @@ def no_package(package: str, found: str, advice: str = INSTALL) -> EngineError:
     return _error(
         f"the cuda engine needs the package {package}{purpose}", advice, expected, ("found", found)
     )
-
-
-def _found(error: ImportError, *modules: str) -> str:
-    """What was found instead of a package with these modules."""
-    is_missing = isinstance(error, ModuleNotFoundError) and error.name in modules
-    return "none" if is_missing else f"one that cannot be imported: {error}"
 
 
 def missing_packages() -> list[str]:

@@ -17,7 +17,7 @@ from lamina.engines.gpu.contraction_costs import (
     WAVEFRONT,
 )
 from lamina.engines.gpu.contraction_schedules import tile_load
-from lamina.engines.gpu.launches import Traits
+from lamina.engines.gpu.launches import Rates, Traits
 from lamina.engines.gpu.matrix_schedules import matrix_load
 from lamina.engines.gpu.passes import stored_steps
 from lamina.engines.gpu.products import Operand
@@ -80,35 +80,10 @@ def chain_schedules(
 def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     """The expected clocks of a schedule."""
     single, rates, group = single_chain(chain), traits.rates, decided.group
-    products, sums = sum(decided.lengths), sum(decided.tiles)
-    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
-    extents, loads = (*decided.lengths, *decided.tiles), (*decided.rights, *decided.sums)
-    reads = decided.tile_k * sum(n / one.lanes for n, one in zip(extents, loads, strict=True))
-    loaded = reads * OPERATIONS_OF_LOAD / INTEGER_LANES
-    multiplied, weights = points * (products + sums), points * len(decided.tiles)
-    weighing = weights * OPERATIONS_OF_WEIGHT
     if decided.kind:
-        bytes_, warps = element_bytes_of(decided.kind), group // WARP
-        # Each warp reads all columns, and its rows.
-        local = copied * (warps + 1) + decided.tile_m * products + 2 * weights
-        other = max(weighing / rates.lanes + loaded, local * bytes_ / rates.local_bytes)
-        moved = copied * bytes_ / rates.cache_bytes
-        busy = multiplied / dict(traits.matrices)[decided.kind] + max(other, moved)
-        # Products, the weights that are computed from them, and sums.
-        values = 2 * decided.tile_k * len(decided.lengths) + sums
-        registers = decided.tile_m // warps * values // WARP + OTHER_REGISTERS
+        busy, registers = _work_of_warps(decided, traits)
     else:
-        bytes_, items = single.products[0].dtype.itemsize, decided.items_k
-        item_m, item_k = decided.item_m, decided.tile_k // items
-        local = group * products * (item_m + item_k)
-        local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
-        # A wavefront that is not full takes as long as a full one.
-        unused = -(-group // WAVEFRONT) * WAVEFRONT / group
-        lanes = (multiplied + weighing) / rates.lanes + loaded
-        moved = copied * bytes_ / rates.cache_bytes
-        busy = max(unused * lanes, unused * local * bytes_ / rates.local_bytes, moved)
-        kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
-        registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
+        busy, registers = _work_of_items(decided, single.products[0].dtype.itemsize, rates)
     b, m, k = single.extents
     # Registers that do not fit are in memory.
     busy *= 1 + max(registers - MOST_REGISTERS, 0) / SPILL
@@ -120,6 +95,47 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
     waits = len(decided.lengths) + len(decided.tiles)
     waiting = waits * (LOAD_LATENCY + 2 * BARRIER) / min(resident, rounds)
     return rounds * tiles * (busy + waiting)
+
+
+def _work_of_warps(decided: ChainSchedule, traits: Traits) -> tuple[float, int]:
+    """The clocks of a tile for warps that multiply matrices, and a work item's registers."""
+    rates, bytes_, warps = traits.rates, element_bytes_of(decided.kind), decided.group // WARP
+    products, sums = sum(decided.lengths), sum(decided.tiles)
+    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
+    weights = points * len(decided.tiles)
+    # Each warp reads all columns, and its rows.
+    local = copied * (warps + 1) + decided.tile_m * products + 2 * weights
+    lanes = weights * OPERATIONS_OF_WEIGHT / rates.lanes + _loading(decided)
+    other = max(lanes, local * bytes_ / rates.local_bytes, copied * bytes_ / rates.cache_bytes)
+    busy = points * (products + sums) / dict(traits.matrices)[decided.kind] + other
+    # Products, the weights that are computed from them, and sums.
+    values = 2 * decided.tile_k * len(decided.lengths) + sums
+    return busy, decided.tile_m // warps * values // WARP + OTHER_REGISTERS
+
+
+def _work_of_items(decided: ChainSchedule, bytes_: int, rates: Rates) -> tuple[float, int]:
+    """The same for work items that multiply by themselves, elements of some bytes."""
+    products, sums = sum(decided.lengths), sum(decided.tiles)
+    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
+    group, items, item_m = decided.group, decided.items_k, decided.item_m
+    item_k = decided.tile_k // items
+    local = group * products * (item_m + item_k)
+    local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
+    weighing = points * len(decided.tiles) * OPERATIONS_OF_WEIGHT
+    lanes = (points * (products + sums) + weighing) / rates.lanes + _loading(decided)
+    # A wavefront that is not full takes as long as a full one.
+    unused = -(-group // WAVEFRONT) * WAVEFRONT / group
+    busy = unused * max(lanes, local * bytes_ / rates.local_bytes)
+    kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
+    registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
+    return max(busy, copied * bytes_ / rates.cache_bytes), registers
+
+
+def _loading(decided: ChainSchedule) -> float:
+    """The clocks of the operations that load a tile of columns."""
+    extents, loads = (*decided.lengths, *decided.tiles), (*decided.rights, *decided.sums)
+    reads = decided.tile_k * sum(n / one.lanes for n, one in zip(extents, loads, strict=True))
+    return reads * OPERATIONS_OF_LOAD / INTEGER_LANES
 
 
 def tiled_chain(

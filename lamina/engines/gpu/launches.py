@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 from lamina.base.records import frozen_dataclass
 from lamina.engines.gpu.plain_products import Algorithm, MatrixProduct
@@ -30,12 +30,6 @@ class Rates:
     resident_items: int = 2048
     launch: float = 6000
     clock: float = 0.0
-
-    def with_memory(self, bytes_in_a_second: float, compute_units: int) -> Rates:
-        """The rates of a device whose memory moves so many bytes; the same if that is unknown."""
-        if not bytes_in_a_second or not self.clock:
-            return self
-        return replace(self, memory_bytes=bytes_in_a_second / (self.clock * compute_units))
 
 
 # The multiply-adds of float32 by compute capability; all others have 128 (CUDA Programming Guide,

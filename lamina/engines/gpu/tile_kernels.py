@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar, final
 
 from lamina.codegen.blocks import Bound, Carried, blocks_of, write_sums
 from lamina.codegen.builder import OpenLoop
-from lamina.codegen.matrix import with_single_axes
+from lamina.codegen.matrix import exchanged, with_single_axes
 from lamina.codegen.signatures import Signature
 from lamina.codegen.values import Value
 from lamina.engines.gpu.schedule import MatrixSchedule, TiledSchedule
@@ -114,7 +113,7 @@ def kernel_in_tiles(
     decided = signature.decided
     step = with_single_axes(step_of(signature, Contraction), "batch", "m", "n", "k")
     if decided.swapped:
-        step = replace(step, m=step.n, n=step.m, left=step.right, right=step.left)
+        step = exchanged(step)
     tiles = decided.tile_b, decided.tile_m, decided.tile_n
     groups = [
         Axis(f"{name}_tile", -(-extent // tile))

@@ -92,8 +92,6 @@ class _Tree:
             end = count if (number + 1) * tree.group > count else None
             self._store(combined, array, apart, at, end)
 
-    # The work item's share of K
-
     def _summed(self, totals: Sequence[Value], bound: ExitStack) -> Sequence[Value]:
         code, points, tree = self._code, self._points, self._tree
         batch, m, n = unflatten(self._block(bound), self._shape)
