@@ -108,14 +108,9 @@ class BatchNorm(Layer):
             count = ops.element_count(x, axes, x.dtype)
             unbiased = ops.where(count > 1, variance * (count / (count - 1)), averages[1])
             _move(scope, averages, (mean, unbiased), self.momentum)
-        scale = ops.reciprocal(ops.sqrt(variance + self.epsilon))
-        if self.affine:
-            scale = scale * scope.parameter("weight", (channels,), Constant(1.0))
-        # The shift is zero. The gradient of the mean flows through it: -scale times the sum of the
+        # The offset is zero. The gradient of the mean flows through it: -scale times the sum of the
         # output gradient. The bias needs that sum too, so the tensor is not read once more.
-        shift = (ops.stop_gradient(mean) - mean) * scale
-        if self.affine and self.bias:
-            shift = shift + scope.parameter("bias", (channels,), Zeros())
+        scale, shift = _scale_and_shift(scope, self, variance, ops.stop_gradient(mean) - mean)
         shape = _along(x, [1])
         centred = x - ops.reshape(ops.stop_gradient(mean), shape)
         return centred * ops.reshape(scale, shape) + ops.reshape(shift, shape)
@@ -327,13 +322,21 @@ def _by_averages(
     # There are one factor and one shift for each channel, so that it becomes the epilogue of the
     # contraction before it.
     (mean, variance), shape = averages, _along(x, [1])
+    scale, shift = _scale_and_shift(scope, layer, variance, -mean)
+    return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
+
+
+def _scale_and_shift(
+    scope: Scope, layer: BatchNorm | InstanceNorm, variance: Tensor, offset: Tensor
+) -> _Pair:
+    """The factor of each channel, and the offset times the factor, plus the bias."""
     scale = ops.reciprocal(ops.sqrt(variance + layer.epsilon))
     if layer.affine:
         scale = scale * scope.parameter("weight", static(variance.shape), Constant(1.0))
-    shift = -mean * scale
+    shift = offset * scale
     if layer.affine and layer.bias:
         shift = shift + scope.parameter("bias", static(variance.shape), Zeros())
-    return x * ops.reshape(scale, shape) + ops.reshape(shift, shape)
+    return scale, shift
 
 
 def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:

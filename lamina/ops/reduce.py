@@ -102,9 +102,6 @@ def element_count(x: Tensor, axes: Axes, dtype: DTypeLike) -> Given:
     return x, named, target
 
 
-# Mean and variance --------------------------------------------------------------------------------
-
-
 def _infer_float_reduction(x: Tensor, axes: tuple[int, ...], correction: float = 0) -> Typed:
     require_float(x)
     return infer_reduction(x, axes)
@@ -203,9 +200,6 @@ def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool 
         return where(is_zero, 0, sqrt(where(is_zero, 1, squared)))
 
     return rounded_once(deviation, floating(x))
-
-
-# Largest and smallest -----------------------------------------------------------------------------
 
 
 def infer_nonempty(x: Tensor, axes: tuple[int, ...]) -> Typed:
