@@ -29,4 +29,5 @@ if not loaded_when_used(__name__):
     from lamina.layers.regularizers import *
     from lamina.layers.scope import *
     from lamina.layers.shape import *
+    from lamina.layers.tied import *
     from lamina.layers.upsampling import *

@@ -1,11 +1,11 @@
-"""Layers for indices and positions: embeddings, tied weights, one-hot vectors, positions."""
+"""Layers for indices and positions: embeddings, one-hot vectors, positions."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC
 from dataclasses import KW_ONLY
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -16,9 +16,8 @@ from lamina.checks.kinds import Count, Positive, Whole
 from lamina.errors import DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, constant, described
 from lamina.layers.checks import require_float
-from lamina.layers.init import Normal, Zeros
+from lamina.layers.init import Normal
 from lamina.layers.layer import Layer
-from lamina.layers.linear import Linear
 from lamina.layers.scope import (
     Initializer,
     InitializerOption,
@@ -31,7 +30,6 @@ from lamina.layers.scope import (
 from lamina.ops.conversion import rounded_once
 
 __all__ = ["Embedding", "EmbeddingBag", "LearnedPositions", "OneHot", "SinusoidalPositions"]
-__all__ += ["TiedLinear"]
 
 # Added to norms before a division, as in PyTorch.
 _SMALLEST = 1e-7
@@ -260,61 +258,6 @@ class LearnedPositions(Layer):
     def forward(self, scope: Scope, x: Tensor) -> Tensor:
         usual = Normal(deviation=0.02)
         return x + parameter_of(self, scope, "weight", _positions(self, x), usual)
-
-
-@frozen_dataclass
-class TiedLinear(Layer):
-    """The product with the transposed weight of another layer, plus its own bias.
-
-    With an `Embedding` it computes a score for each index, x weight^T: f32 or f64
-    [batch, ..., features] become [batch, ..., count]. With a `Linear` it maps features to that
-    layer's inputs, x weight: [batch, ..., features] become [batch, ..., inputs]. The weight is the
-    other layer's; the gradients of both uses are added. Its only parameter is `bias`. After Press
-    and Wolf, 2017, and Inan, Khosravi, Socher, 2017.
-
-    Args:
-        layer: the `Embedding` or `Linear` from which x is computed, the same object.
-        bias: whether a bias is added.
-        bias_init: the first values of the bias; by default zeros.
-        bias_regularizer: a function of the bias that is added to the loss, such as `lm.L2`.
-
-    Example:
-        >>> tokens, embedding = lm.Input(12, dtype="int64"), lm.Embedding(1000, 32)
-        >>> scores = lm.TiedLinear(embedding)(lm.GRU(32)(embedding(tokens)))
-        >>> lm.Network(tokens, scores).outputs[0].shape
-        (batch, 12, 1000)
-    """
-
-    layer: Layer
-    _: KW_ONLY
-    bias: bool = True
-    bias_init: InitializerOption = None
-    bias_regularizer: RegularizerOption = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(cast(object, self.layer), Embedding | Linear):
-            raise DefinitionError(
-                "weights are shared with an Embedding or a Linear",
-                facts=(("found", repr(self.layer)),),
-                advice="In a layer of your own, scope.shared gives the parameters of any layer.",
-            )
-
-    def forward(self, scope: Scope, x: Tensor) -> Tensor:
-        weight = scope.shared(self.layer, "weight")
-        if isinstance(self.layer, Embedding):
-            weight = ops.transpose(weight)
-        features, results = static(weight.shape)
-        if x.rank < 2 or x.shape[-1] != features:
-            raise ShapeError(
-                "the last axis must be the features of the shared weights",
-                facts=(("expected", f"[batch, ..., {features}]"), ("found", described(x))),
-                advice=f"Add lm.Linear({features}) before it.",
-            )
-        require_float(self, x)
-        y = ops.matmul(x, weight)
-        if not self.bias:
-            return y
-        return y + parameter_of(self, scope, "bias", (results,), Zeros())
 
 
 def _limit_indices(layer: Layer, scope: Scope, x: Tensor, count: int) -> None:
