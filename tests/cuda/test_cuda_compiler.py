@@ -1,17 +1,18 @@
 """Kernels for Nvidia's GPUs, compiled without a GPU, and the models that describe them."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from gpu_cases import Case, compiled, trained_convolutions
+from gpu_cases import LARGE, Case, compiled, trained_convolutions
 
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import bfloat16
-from lamina.engines.gpu.matrix_schedules import matrix_schedules
+from lamina.engines.gpu.matrix_schedules import _held_registers, matrix_schedules
 from lamina.engines.gpu.products import Product
 from lamina.program.steps import Contraction
 from lamina.workloads import Stack, Workload, chosen
@@ -321,6 +322,26 @@ def test_no_kernel_of_tensor_cores_spills_registers(dtype, products):
     assert max(one.compiled.registers for one in tensor) < 255
 
 
+def kernels_with(schedules, program, architecture):
+    """The kernels of a program with these schedules, by the numbers of its steps."""
+    family = family_of(architecture)
+    text = family.write(program, family.decide(program, schedules)).text
+    return compilation_of(text, architecture).kernels
+
+
+@pytest.mark.usefixtures("compilers")
+@pytest.mark.parametrize("name", ["matmul-large-f16", "matmul-large-tf32"])
+def test_tiles_that_are_copied_in_most_registers_do_not_spill(name):
+    (case,) = (one for one in LARGE if one.name == name)
+    architecture = ARCHITECTURES["sm_90"]
+    program = compiled(case, family_of(architecture).target)
+    gemm = Product(program.steps[0])
+    every = matrix_schedules(gemm, 32, architecture.traits)
+    most = max(every, key=partial(_held_registers, gemm))
+    assert _held_registers(gemm, most) > 32
+    assert not any(one.spills for one in kernels_with({0: most}, program, architecture)), most
+
+
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("kind", ["bfloat16", "tf32"])
 def test_products_of_warpgroups_run_on_while_the_next_ones_begin(kind):
@@ -330,16 +351,15 @@ def test_products_of_warpgroups_run_on_while_the_next_ones_begin(kind):
     def product(x, weight):
         return ops.matmul(round_(x), ops.transpose(round_(weight)))
 
-    family = family_of(architecture)
-    program = compiled(Case("product", ((1024, 1024),) * 2, product), family.target)
+    target = family_of(architecture).target
+    program = compiled(Case("product", ((1024, 1024),) * 2, product), target)
     (number,) = (n for n, one in enumerate(program.steps) if isinstance(one, Contraction))
     every = matrix_schedules(Product(program.steps[number]), 32, architecture.traits)
     # The last one of each tile has the longest stretches, or the most.
     tiles = {(one.tile_m, one.tile_n): one for one in every if one.by_warpgroups}
     assert len(tiles) >= 6
     for decided in tiles.values():
-        text = family.write(program, family.decide(program, {number: decided})).text
-        kernels = compilation_of(text, architecture).kernels
+        kernels = kernels_with({number: decided}, program, architecture)
         assert not any(one.spills or one.is_serialized for one in kernels), decided
 
 
