@@ -393,16 +393,14 @@ class Function(Expressions):
         if self._is_phase:
             offset = -(-self.local_bytes // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
             self.local_bytes = offset + count * Type(element).bytes
-            return self._launched(_LOCAL, element, offset)
+            return self.launched(element, offset, _LOCAL)
         return self._local_array(self.module.groups.declared, element, count=count)
 
-    def launched(self, element: str, offset: int) -> Value:
-        """An array in the local memory that launches add, from that byte on."""
-        return self._launched(self.module.groups.memory, element, offset)
-
-    def _launched(self, memory: str, element: str, offset: int) -> Value:
-        declaration = self.module.groups.launched
-        return self._local_array(declaration, element, memory=memory, offset=offset)
+    def launched(self, element: str, offset: int, memory: str = "") -> Value:
+        """An array from a byte on in the local memory that launches add, or in another one."""
+        groups = self.module.groups
+        memory = memory or groups.memory
+        return self._local_array(groups.launched, element, memory=memory, offset=offset)
 
     def _local_array(self, declaration: str, element: str, **fields: int | str) -> Value:
         value = self._value("l", POINTER)

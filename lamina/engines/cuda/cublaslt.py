@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, final
 
@@ -92,7 +92,7 @@ class CublasLt:
         """
         if product not in self._algorithms:
             buffers = addresses_of(product, (_ALIGNMENT_BYTES,) * 5)
-            with _Description(self._calls, product, buffers.bias) as described:
+            with closing(_Description(self._calls, product, buffers.bias)) as described:
                 self._algorithms[product] = tuple(self._proposed(described, buffers))
         return self._algorithms[product]
 
@@ -159,7 +159,7 @@ class CublasLt:
 
 @final
 class _Description:
-    """The descriptors of a product, destroyed with the last reference or by `destroy`.
+    """The descriptors of a product, destroyed with the last reference or by `close`.
 
     The layouts describe the left, the right, the added matrix and the result. The last two are one
     object if their matrices have the same layout.
@@ -179,13 +179,7 @@ class _Description:
             ):
                 added = _layout(calls, stack, product.added, product.batch)
             self.layouts = left, right, added, result
-            self.destroy = weakref.finalize(self, stack.pop_all().close)
-
-    def __enter__(self) -> _Description:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.destroy()
+            self.close = weakref.finalize(self, stack.pop_all().close)
 
 
 def _operation(calls: LibraryCalls, stack: ExitStack, product: MatrixProduct, bias: int) -> int:

@@ -29,7 +29,6 @@ from lamina.engines.gpu.schedule import (
     ChainSchedule,
     MatrixLoad,
     OperandLoad,
-    StepSchedule,
     StepsSchedule,
     TileLoad,
     WrittenSchedule,
@@ -61,14 +60,14 @@ Decide = Callable[[Step], WrittenSchedule]
 
 def chain_schedules(
     chain: Chain, bits: int, traits: Traits, decide: Decide
-) -> Iterator[StepSchedule]:
+) -> Iterator[WrittenSchedule]:
     """Schedules of a chain, the one that is expected to be the fastest first.
 
     `decide` gives the best schedule of the steps that store the chain's products and weights.
     """
     tiled = [tiled_chain(chain, tile, bits, traits) for tile in TILES]
     tiled += [matrix_chain(chain, tile, bits, traits) for tile in MATRIX_TILES]
-    costs: dict[StepSchedule, float] = {
+    costs: dict[WrittenSchedule, float] = {
         one: _cost(chain, one, traits) for one in tiled if one is not None
     }
     yield from sorted(costs, key=lambda one: costs[one])

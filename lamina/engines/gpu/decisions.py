@@ -20,7 +20,6 @@ from lamina.engines.gpu.schedule import (
     NARROW,
     PACKED,
     ChainSchedule,
-    LibrarySchedule,
     MatrixSchedule,
     PassesSchedule,
     ProgramSchedule,
@@ -64,21 +63,16 @@ def decide(
     return ProgramSchedule(tuple(schedules))
 
 
-def candidates(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
+def candidates(step: Step, target: Target, traits: Traits) -> Iterator[WrittenSchedule]:
     """Schedules of a step, the one that is expected to be the fastest first."""
     bits = position_bits(step, target)
     if isinstance(step, Contraction):
         return contraction_schedules(step, bits, traits)
     if isinstance(step, Chain):
-        return chain_schedules(step, bits, traits, lambda one: _of_part(one, target, traits))
+        return chain_schedules(
+            step, bits, traits, lambda one: next(candidates(one, target, traits))
+        )
     return loop_schedules(step, bits, traits)
-
-
-def _of_part(step: Step, target: Target, traits: Traits) -> WrittenSchedule:
-    """The schedule of a contraction or a loop that stores values of a chain."""
-    found = next(candidates(step, target, traits))
-    assert not isinstance(found, LibrarySchedule)
-    return found
 
 
 def promising(step: Step, target: Target, traits: Traits) -> Sequence[StepSchedule]:

@@ -19,7 +19,7 @@ from lamina.engines.gpu.schedule import (
     RowSchedule,
     ScanSchedule,
     SortSchedule,
-    StepSchedule,
+    WrittenSchedule,
 )
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.program.rewrite import Rewrite
@@ -53,7 +53,7 @@ LEAST_SHARE = 16
 _LARGEST_ELEMENT_BYTES = 8
 
 
-def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+def loop_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
     """Schedules of a loop, the one that is expected to be the fastest first."""
     stage = loop.stages[0]
     if isinstance(stage, Sort):
@@ -79,7 +79,7 @@ def merge_schedule(extent: int, run: int, bits: int) -> SortSchedule | PassesSch
     return PassesSchedule((Pass(1, 1, tuple(kernels)),)) if len(kernels) > 1 else kernels[0]
 
 
-def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
     """Schedules in which groups scan an axis together."""
     points, extent = points_of(loop), scan.axis.extent
     many = points >= traits.compute_units * FEW
@@ -97,7 +97,7 @@ def _scan_schedules(loop: Loop, scan: Scan, bits: int, traits: Traits) -> Iterat
     yield ScanSchedule(items, bits)
 
 
-def _plain_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]:
+def _plain_schedules(loop: Loop, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
     """Schedules that share the inner axes, of a loop that only reduces and writes."""
     points, inner = points_of(loop), longest_inner(loop)
     if not points or inner < 2:
