@@ -179,6 +179,12 @@ def _normalized(x: Tensor) -> Tensor:
     return centered / ops.sqrt(ops.mean(centered * centered, 0, keepdims=True) + 1e-3)
 
 
+def _replacing_of_rows(x: Tensor) -> Tensor:
+    """The number that is stored for each row replaces one that all items of the row have read."""
+    rows = x * ops.cumsum(ops.max(x, 1, keepdims=True), 0)
+    return ops.cumsum(rows, 1) + ops.cumsum(ops.sum(rows, 1, keepdims=True), 0)
+
+
 def _written() -> Program:
     """Stages that overwrite what an earlier one reads, and read what an earlier one writes."""
     rows, inner = Axis("i", 4), Axis("k", 6)
@@ -262,6 +268,7 @@ LOOPS = (
     Case("cumsum-backwards", ((18,),), lambda x: ops.cumsum(x, 0, reverse=True)),
     Case("cumsum-of-int64", ((3, 12),), lambda x: ops.cumsum(x, 1), (int64,), 9),
     Case("written", ((4, 6),), ops.exp, program=_written()),
+    Case("replacing-of-rows", ((6, 17),), _replacing_of_rows),
     # Sums, differences and products of float16, with and without literals, and a quotient.
     Case(
         *("elementwise-f16", ((3, 8), (8,))),

@@ -37,7 +37,7 @@ HERE = Path(__file__).parents[1]
 RUNNER = str(HERE / "oclgrind_kernels.py")
 # They use every kind of kernel; the others are run by samples.
 FIRST = ["matmul-7x13x5", "layer", "conv", "softmax", "argmax", "normalized", "cumsum", "conv-3x3"]
-FIRST += ["matmul-bf16", "written", "sorted"]
+FIRST += ["matmul-bf16", "written", "replacing-of-rows", "sorted"]
 UNDER_OCLGRIND = [
     pytest.param(one.name, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
     for one in CASES
