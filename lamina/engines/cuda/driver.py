@@ -138,7 +138,7 @@ class _Product:
             self.call(int(stream))
 
 
-_Launches = tuple[tuple[_Kernel | _Product, int | None], ...]
+_Launches = Sequence[tuple[_Kernel | _Product, int | None]]
 
 
 @final
@@ -478,14 +478,10 @@ class CudaDriver:
             call(moved, scratch.address + workspace, int(self.queue.handle))
         self.release(scratch)
 
-    def sequence(
-        self, launches: Sequence[tuple[_Kernel | _Product, int | None]]
-    ) -> _LaunchSequence:
+    def sequence(self, launches: _Launches) -> _LaunchSequence:
         return self._captured(tuple(launches), ())
 
-    def timed(
-        self, launches: Sequence[tuple[_Kernel | _Product, int | None]]
-    ) -> Callable[[], float]:
+    def timed(self, launches: _Launches) -> Callable[[], float]:
         events = _Event(self, is_timed=True), _Event(self, is_timed=True)
         sequence = self._captured(tuple(launches), events)
 

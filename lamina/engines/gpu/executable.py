@@ -14,14 +14,7 @@ from lamina.engines.gpu.arena import DeviceArena, arena_layout, upload_buffers, 
 from lamina.engines.gpu.driver import Buffer, Kernel, LaunchSequence, Module
 from lamina.engines.gpu.launches import Launch, Launches, Traits
 from lamina.engines.gpu.memory import DeviceMemory, device_memory
-from lamina.engines.gpu.runs import (
-    Begin,
-    DataSet,
-    KeptScalars,
-    Recording,
-    counted_runs,
-    numbered_runs,
-)
+from lamina.engines.gpu.runs import Begin, DataSet, KeptScalars, Recording, Runs
 from lamina.engines.gpu.step_times import Piece, changed_by, pieces_of
 from lamina.engines.gpu.transfers import Downloads, Uploads
 from lamina.engines.room import Need, needs_of_program, require_room
@@ -296,16 +289,16 @@ class GpuProgram(Executable):
         return begin, read
 
     def _begin_of(self, data: DataSet) -> Begin:
-        driver, counter = self._driver, self._counter
-        given = driver, self._module, self._launches, data, self._buffers
+        counter = self._counter
+        runs = Runs(self._driver, self._module, self._launches, data, self._buffers)
         if counter is None:
-            return numbered_runs(*given, self._run)
+            return runs.numbered(self._run)
         # The next run is the first one.
         counter.write(np.zeros(2, np.int32))
         begin = next((begin for known, begin in self._counted if known == data), None)
         if begin is None:
             program = self._gathered() if self._seconds is None else None
-            begin = counted_runs(*given, counter.buffer, program, self._run)
+            begin = runs.counted(counter.buffer, program, self._run)
             self._counted = [*self._counted, (data, begin)][-STAGES:]
         return begin
 

@@ -40,84 +40,75 @@ class DataSet:
 Begin = Callable[[int], None]
 
 
-def numbered_runs(
-    driver: Driver,
-    module: Module,
-    launches: Launches,
-    data: DataSet,
-    buffers: Mapping[str, Buffer],
-    program: Callable[[], None],
-) -> Begin:
-    """Runs whose number the host passes to each kernel; `program` enqueues the program."""
-    gather = _gather_kernel(driver, module, launches, data, buffers)
+@frozen_dataclass
+class Runs:
+    """Runs of a program, whose module is built, over a data set, with the program's buffers."""
 
-    def begin(run: int) -> None:
-        queue = driver.queue
-        if gather is not None:
-            queue.launch(gather, run)
-        program()
-        for record, output in data.records.values():
-            size = output.bytes
-            queue.copy(record, run * size, buffers[output.name], size)
+    driver: Driver
+    module: Module
+    launches: Launches
+    data: DataSet
+    buffers: Mapping[str, Buffer]
 
-    return begin
+    def numbered(self, program: Callable[[], None]) -> Begin:
+        """Runs whose number the host passes to each kernel; `program` enqueues the program."""
+        driver, data, buffers, gather = self.driver, self.data, self.buffers, self._gather()
 
+        def begin(run: int) -> None:
+            queue = driver.queue
+            if gather is not None:
+                queue.launch(gather, run)
+            program()
+            for record, output in data.records.values():
+                size = output.bytes
+                queue.copy(record, run * size, buffers[output.name], size)
 
-def counted_runs(
-    driver: Driver,
-    module: Module,
-    launches: Launches,
-    data: DataSet,
-    buffers: Mapping[str, Buffer],
-    counter: Buffer,
-    program: Sequence[tuple[Kernel, int | None]] | None,
-    timed: Callable[[], None],
-) -> Begin:
-    """Runs that the device counts, in a buffer.
+        return begin
 
-    `program` has the launches of the program; None if its steps are timed, which `timed` does.
-    """
-    gather = _gather_kernel(driver, module, launches, data, buffers, counter)
-    recorder = launches.recorder
-    assert recorder is not None
-    given: list[Buffer] = []
-    for name in recorder.outputs:
-        record, output = data.records.get(name, (None, None))
-        given += (record, None if output is None else buffers[output.name])
-    items = max((recorder.outputs[name] for name in data.records), default=1)
-    kernel = driver.kernel(module, recorder.kernel, (*given, counter), items, numbered=False)
-    gathers = [(gather, None)] if gather is not None else []
-    records = [(kernel, None)]
-    rows = [[*gathers, *program, *records]] if program is not None else [gathers, records]
-    sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
+    def counted(
+        self,
+        counter: Buffer,
+        program: Sequence[tuple[Kernel, int | None]] | None,
+        timed: Callable[[], None],
+    ) -> Begin:
+        """Runs that the device counts, in a buffer.
 
-    def begin(run: int) -> None:
-        driver.queue.run(sequences[0])
-        for following in sequences[1:]:
-            timed()
-            driver.queue.run(following)
+        `program` has the launches of the program; None if its steps are timed, which `timed` does.
+        """
+        driver, gather, recorder = self.driver, self._gather(counter), self.launches.recorder
+        assert recorder is not None
+        given: list[Buffer] = []
+        for name in recorder.outputs:
+            record, output = self.data.records.get(name, (None, None))
+            given += (record, None if output is None else self.buffers[output.name])
+        items = max((recorder.outputs[name] for name in self.data.records), default=1)
+        arguments = (*given, counter)
+        kernel = driver.kernel(self.module, recorder.kernel, arguments, items, numbered=False)
+        gathers = [(gather, None)] if gather is not None else []
+        records = [(kernel, None)]
+        rows = [[*gathers, *program, *records]] if program is not None else [gathers, records]
+        sequences: list[LaunchSequence] = [driver.sequence(row) for row in rows]
 
-    return begin
+        def begin(run: int) -> None:
+            driver.queue.run(sequences[0])
+            for following in sequences[1:]:
+                timed()
+                driver.queue.run(following)
 
+        return begin
 
-def _gather_kernel(
-    driver: Driver,
-    module: Module,
-    launches: Launches,
-    data: DataSet,
-    buffers: Mapping[str, Buffer],
-    counter: Buffer = None,
-) -> Kernel | None:
-    """The kernel that gathers the inputs of a run; a launch passes its number without a counter."""
-    gather = launches.gather
-    if data.rows is None or gather is None:
-        return None
-    pairs: list[Buffer] = []
-    for name in gather.inputs:
-        pairs += (data.examples[name], buffers[gather.rounded.get(name, name)])
-    given = (*pairs, data.rows, *(() if counter is None else (counter,)))
-    numbered = counter is None
-    return driver.kernel(module, gather.kernel, given, gather.items, numbered=numbered)
+    def _gather(self, counter: Buffer = None) -> Kernel | None:
+        """The kernel that gathers a run's inputs; a launch passes its number without a counter."""
+        gather, data = self.launches.gather, self.data
+        if data.rows is None or gather is None:
+            return None
+        pairs: list[Buffer] = []
+        for name in gather.inputs:
+            pairs += (data.examples[name], self.buffers[gather.rounded.get(name, name)])
+        given = (*pairs, data.rows, *(() if counter is None else (counter,)))
+        numbered = counter is None
+        kernel = gather.kernel
+        return self.driver.kernel(self.module, kernel, given, gather.items, numbered=numbered)
 
 
 @final
