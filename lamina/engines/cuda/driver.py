@@ -27,7 +27,8 @@ from lamina.engines.cuda.capture import captured, library_call
 from lamina.engines.cuda.cublaslt import Addresses, CublasLt, addresses_of
 from lamina.engines.cuda.devices import Found, attribute, own_process
 from lamina.engines.gpu.driver import Allocated, driver_failure
-from lamina.engines.gpu.launches import Rates, Traits, rates_of_nvidia
+from lamina.engines.gpu.launches import Rates, Traits
+from lamina.engines.gpu.nvidia_rates import rates_of_nvidia
 from lamina.engines.gpu.plain_products import Algorithm, MatrixProduct
 
 # A kernel in a graph: 14 of them took 17 us on an H100 of 1.98 GHz (the workload tiny-step).

@@ -19,7 +19,8 @@ from lamina.base.shapes import Array
 from lamina.codegen.words import NATIVE_HALF, OFFSET_BYTES, OPENCL
 from lamina.engines import machine_memory
 from lamina.engines.gpu.driver import Allocated, driver_failure
-from lamina.engines.gpu.launches import Rates, Traits, rates_of_nvidia
+from lamina.engines.gpu.launches import Rates, Traits
+from lamina.engines.gpu.nvidia_rates import rates_of_nvidia
 from lamina.engines.opencl.build import build, loaded_again
 from lamina.engines.opencl.command_buffer import Kernel, argument_setter, command_buffers
 from lamina.engines.opencl.devices import Found, has_float16, own_process, status_text
