@@ -1,5 +1,7 @@
 """Runs cases with every schedule under oclgrind, each buffer a buffer of its own size.
 
+A buffer in place of another one of its size is the same buffer, so that races of both are found.
+
 `oclgrind python oclgrind_kernels.py NAME...` prints one line for each schedule for GPUs that gives
 the results of the interpreter. Oclgrind writes its findings to the standard error. With the name
 `without-barriers`, kernels have no barriers, so that oclgrind must find something.
@@ -91,6 +93,9 @@ def outputs_of(program: Program, launches: Launches, feeds: dict[str, Array]) ->
         for name, size in sizes.items()
         if size
     }
+    for one in program.plan.allocations:
+        if one.in_place_of and sizes[one.buffer] == sizes[one.in_place_of]:
+            buffers[one.buffer] = buffers[one.in_place_of]
     for name, value in (*feeds.items(), *program.constants.items()):
         if name in buffers:
             cl.enqueue_copy(queue, buffers[name], np.ascontiguousarray(value))

@@ -55,8 +55,9 @@ class _Scan:
             running, row = self._within(array, item, value)
             last = code.offset(array, row * items + items - 1, type.element)
             total = fetched(code, last, start[0].type)
-            # The next stretch overwrites what has been read here.
-            code.barrier()
+            # The next stretch overwrites what has been read here. The result may be stored in place
+            # of the element that items beyond the end have read.
+            code.barrier(everywhere=True)
             return self._combine.merged(carried, running), self._combine.merged(carried, [total])
 
         def store(total: Value) -> None:
