@@ -465,33 +465,26 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
         )
     tensor = layers[0]
     for number, layer in enumerate(layers[1:], start=1):
-        if isinstance(cast(object, layer), type):
-            name = cast(type, layer).__name__
-            raise DefinitionError(
-                "the elements after the Input of a Sequential are layers, and this is a class",
-                facts=(("position", str(number)), ("found", f"the class {name}")),
-                where=where,
-                advice=f"Make a layer of it: {name}(...).",
-            )
-        if isinstance(layer, Tensor) or not callable(cast(object, layer)):
-            raise DefinitionError(
-                "the elements after the Input of a Sequential are layers",
-                facts=(("position", str(number)), ("found", repr(layer))),
-                where=where,
-                advice="Several inputs or branches need lm.Network(inputs=[...], outputs=...).",
-            )
-        advice = "" if isinstance(layer, Layer | Network) else advice_on_object(layer)
-        if advice:
-            cls = type(layer)
-            type_name = f"{cls.__module__}.{cls.__qualname__}"
-            raise DefinitionError(
-                "the elements after the Input of a Sequential are layers of Lamina",
-                facts=(("position", str(number)), ("found", type_name)),
-                where=where,
-                advice=advice,
-            )
-        tensor = layer(tensor)
+        tensor = _applicable(layer, number, where)(tensor)
     return Network(layers[0], tensor, name=name)
+
+
+def _applicable(layer: object, number: int, where: str) -> Layer | Network | Recompute:
+    """An element after the Input of a Sequential; DefinitionError if it is not a layer."""
+    problem = "the elements after the Input of a Sequential are layers"
+    if isinstance(layer, type):
+        problem += ", and this is a class"
+        text, advice = f"the class {layer.__name__}", f"Make a layer of it: {layer.__name__}(...)."
+    elif isinstance(layer, Tensor) or not callable(layer):
+        text = repr(layer)
+        advice = "Several inputs or branches need lm.Network(inputs=[...], outputs=...)."
+    elif not isinstance(layer, Layer | Network) and (advice := advice_on_object(layer)):
+        problem += " of Lamina"
+        text = f"{type(layer).__module__}.{type(layer).__qualname__}"
+    else:
+        return cast(Any, layer)
+    facts = (("position", str(number)), ("found", text))
+    raise DefinitionError(problem, facts=facts, where=where, advice=advice)
 
 
 def _as_tuple(tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
