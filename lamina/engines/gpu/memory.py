@@ -142,7 +142,8 @@ class DeviceMemory:
     def write(self, array: Array) -> None:
         # Counted before the write, which may fail after a part of it.
         self.changes.count += 1
-        write_buffer(self.driver, self.buffer, self.shape, self.dtype, array)
+        array = array.astype(self.dtype, casting="no", copy=False).reshape(self.shape)
+        write_buffer(self.driver, self.buffer, array)
 
     def read(self) -> Array:
         return read_buffer(self.driver, self.buffer, self.shape, self.dtype)
@@ -160,14 +161,8 @@ class DeviceMemory:
             block.release()
 
 
-def write_buffer(
-    driver: Driver, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array
-) -> None:
-    """Copies an array to a buffer after all commands so far, and waits for that.
-
-    The array has the dtype and size of the buffer, so its bytes are copied unchanged.
-    """
-    array = array.astype(dtype, casting="no", copy=False).reshape(shape)
+def write_buffer(driver: Driver, buffer: Buffer, array: Array) -> None:
+    """Copies an array to a buffer after all commands so far, and waits for that."""
     if buffer is not None:
         with driver.errors("writing memory"):
             driver.queue.write(buffer, np.ascontiguousarray(array))

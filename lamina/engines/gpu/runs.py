@@ -126,7 +126,7 @@ class Recording:
     def write(self, name: str, array: Array) -> Buffer:
         """A buffer that begins with an array; None if the array has no elements."""
         buffer = self.buffer(name, array.nbytes)
-        write_buffer(self._driver, buffer, array.shape, array.dtype, array)
+        write_buffer(self._driver, buffer, array)
         return buffer
 
     def buffer(self, name: str, size: int) -> Buffer:
