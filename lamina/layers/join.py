@@ -117,11 +117,8 @@ def _check_branches(
                 if a != b and axis != free_axis and not (repeat and 1 in (a, b))
             ]
             if left.rank != right.rank or axes:
-                which = (
-                    "two branches"
-                    if len(operands) == 2
-                    else (f"branches {operands.index(left) + 1} and {number + 1}")
-                )
+                which = f"branches {operands.index(left) + 1} and {number + 1}"
+                which = "two branches" if len(operands) == 2 else which
                 raise ShapeError(
                     f"the {which} differ in shape",
                     facts=(("left", described(left)), ("right", described(right))),
@@ -148,12 +145,9 @@ def _fix(rank: int, axes: list[int], pairs: list[tuple[Dim, Dim]], free_axis: in
     if axes[0] == 0:
         return "each branch must keep the batch as its first axis."
     if axes[0] >= 2:
-        stride = _common_ratio(pairs)
-        return (
-            f"give the shortcut stride={stride} as well."
-            if stride
-            else ("give both branches the same padding and stride.")
-        )
+        if stride := _common_ratio(pairs):
+            return f"give the shortcut stride={stride} as well."
+        return "give both branches the same padding and stride."
     if free_axis is not None:
         return f"only axis {free_axis} may differ."
     if axes == [1]:

@@ -68,11 +68,9 @@ def check_indices(checks: Sequence[IndexCheck], arrays: Sequence[Array]) -> None
             continue
         index = tuple(np.argwhere((values < 0) | (values >= count))[0])
         largest = int(values.max())
-        numbering = (
-            f"or make it for {largest + 1}."
-            if largest >= count
-            else "and give unknown values a number of their own."
-        )
+        numbering = "and give unknown values a number of their own."
+        if largest >= count:
+            numbering = f"or make it for {largest + 1}."
         index_text = f"{values[index]} at example {int(index[0])} of {check.label}"
         raise DataError(
             f"{check.limit.what} out of range",

@@ -84,20 +84,16 @@ class Fit:
         require_epochs(self.train, self.epochs)
         if self.validation is not None:
             require_epochs(self.validation, self.epochs, "the validation data")
-        if self.checkpoint_steps is not None and self.checkpoint is None:
-            raise DefinitionError(
-                "there is no file for a checkpoint after so many training steps",
-                facts=(("expected", "checkpoint=PATH"), ("found", "None")),
-                where="fit",
-                advice="Name the file that the fit shall write.",
-            )
-        if self.resume and self.checkpoint is None:
-            raise DefinitionError(
-                "there is nothing to resume from",
-                facts=(("expected", "checkpoint=PATH"), ("found", "None")),
-                where="fit",
-                advice="Name the checkpoint file that the earlier fit wrote.",
-            )
+        problem = advice = ""
+        if self.resume:
+            problem = "there is nothing to resume from"
+            advice = "Name the checkpoint file that the earlier fit wrote."
+        if self.checkpoint_steps is not None:
+            problem = "there is no file for a checkpoint after so many training steps"
+            advice = "Name the file that the fit shall write."
+        if problem and self.checkpoint is None:
+            facts = (("expected", "checkpoint=PATH"), ("found", "None"))
+            raise DefinitionError(problem, facts=facts, where="fit", advice=advice)
 
     def run(self) -> History:
         """Trains until all epochs are done; returns their history.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -216,18 +217,15 @@ def _engine_findings(
     network: Network, loss: Loss, dataset: Dataset, seed: int, usable: Sequence[Device]
 ) -> list[Finding]:
     """One float32 training step on each device against the same in float64."""
-    exact = _changes(network, loss, dataset, "interpreter", shapes.float64, seed)
+    changes_on = partial(_changes, network, loss, dataset, seed)
+    exact = changes_on("interpreter", shapes.float64)
     most = max((_largest(change) for _, change in exact.values()), default=0.0)
     added = float(np.finfo("float32").eps) / ENGINE_TOLERANCE
-    plain = _changes(network, loss, dataset, "interpreter", shapes.float32, seed)
+    plain = changes_on("interpreter", shapes.float32)
     findings: list[Finding] = []
     for device in usable:
         is_plain = device.engine == "interpreter"
-        changes = (
-            plain
-            if is_plain
-            else _changes(network, loss, dataset, device.engine, shapes.float32, seed)
-        )
+        changes = plain if is_plain else changes_on(device.engine, shapes.float32)
         worst = 0.0
         for name, (start, change) in exact.items():
             off = _largest(plain[name][1] - change)
@@ -249,7 +247,7 @@ def _largest(array: Array) -> float:
 
 
 def _changes(
-    network: Network, loss: Loss, dataset: Dataset, engine: str, dtype: DType, seed: int
+    network: Network, loss: Loss, dataset: Dataset, seed: int, engine: str, dtype: DType
 ) -> dict[str, tuple[Array, Array]]:
     """Each parameter, and its change in one training step of gradient descent."""
     converted = Dataset(dataset.input_arrays, dataset.target_arrays or None, dtype=dtype.name)
