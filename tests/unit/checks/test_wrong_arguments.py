@@ -734,8 +734,8 @@ def calls_to_test():
 # user's classes, or are tensors and arrays.
 WITHOUT_KIND = """
     after arrays before callbacks ceil clip default dilation dtype factors frame frozen function
-    init inputs layers loss losses metrics name named network optimizer options others outputs
-    patterns precision prediction regularizer size stride target targets unknown value values
+    inputs layers loss losses metrics name named network optimizer options others outputs
+    patterns precision prediction size stride target targets unknown value values
     weights x y"""
 
 
