@@ -44,9 +44,9 @@ if not loaded_when_used(__name__):
     from lamina.learning.optimizers.descent import *
     from lamina.learning.optimizers.lbfgs import *
     from lamina.learning.optimizers.wrappers import *
-    from lamina.loading import from_torch as from_torch
-    from lamina.loading import load as load
     from lamina.model import Model as Model
+    from lamina.model import from_torch as from_torch
+    from lamina.model import load as load
     from lamina.network import Network as Network
     from lamina.network import Sequential as Sequential
     from lamina.runtime.function import compile as compile

@@ -11,8 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOOSE = {"__init__.py", "__main__.py", "errors.py", "py.typed"}
-LOOSE |= {"loading.py", "model.py", "network.py"}
+LOOSE = {"__init__.py", "__main__.py", "errors.py", "model.py", "network.py", "py.typed"}
 
 
 def name_of(path: Path) -> str:
