@@ -233,11 +233,7 @@ def plan(
     optimizer = None if loss is None else definition.optimizer
     network, types = definition.network, definition.types(dtype, precision)
     size = batch_size or definition.batch_size
-    how: dict[str, Any] = {**types, "engine": engine}
-    if data is not None:
-        how["data"] = load_data(data, targets, **table)
-    elif any(value is not None for value in (targets, *table.values())):
-        raise click.UsageError("--targets, --gaps, --kind and the like are for --data DATA.")
+    how: dict[str, Any] = {**types, "engine": engine, "data": load_data(data, targets, **table)}
     bill = network.plan(size, loss, optimizer, micro_batch=micro_batch, **how)
     click.echo(str(bill))
     if buffers:
@@ -308,7 +304,7 @@ def predict(
     engine: str,
 ) -> None:
     """Run a model file on data."""
-    from lamina.cli.data import csv_text, load_data, table_inputs, write_outputs
+    from lamina.cli.data import csv_text, load_pair, table_inputs, write_outputs
     from lamina.cli.definition import read_layers
     from lamina.data.csv_text import is_table
 
@@ -318,7 +314,7 @@ def predict(
     loaded = lm.load(model, engine=engine, dtype=dtype, precision=precision, layers=users)
     inputs: Any
     if not is_table(Path(data)):
-        inputs = load_data(data, targets).inputs
+        inputs = load_pair(data, targets, None, 0)[0].inputs
     elif loaded.coding is not None and loaded.coding.columns:
         inputs = loaded.coding.inputs(data)
     else:

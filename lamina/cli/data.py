@@ -49,19 +49,21 @@ def load_pair(
     return training.split(1 - share, seed=seed)
 
 
-def load_data(data: str, targets: str | None, **table: Any) -> Dataset:
-    """The training data; the arguments of `load_pair`."""
-    return load_pair(data, targets, None, 0, **table)[0]
+def load_data(data: str | None, targets: str | None, **table: Any) -> Dataset | None:
+    """The training data, by the arguments of `load_pair`; None without data."""
+    if data is not None:
+        return load_pair(data, targets, None, 0, **table)[0]
+    if any(value is not None for value in (targets, *table.values())):
+        raise click.UsageError("--targets, --gaps, --kind and the like are for --data DATA.")
+    return None
 
 
 def first_examples(
     count: int, data: str | None, targets: str | None, **table: Any
 ) -> Dataset | None:
     """At most so many examples of the data; None without data."""
-    if data is None:
-        return None
     loaded = load_data(data, targets, **table)
-    return loaded.subset(0, min(count, len(loaded)))
+    return None if loaded is None else loaded.subset(0, min(count, len(loaded)))
 
 
 def table_inputs(model: lm.Model, data: str, targets: str | None) -> Array:

@@ -107,6 +107,7 @@ def tune(model: lm.Model, size: int, *training: Any) -> object:
 @_of_program
 @options.data("Examples to run on; random ones by default.")
 @options.targets
+@options.table
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.01, max=3600),
@@ -124,6 +125,7 @@ def profile(
     targets: str | None,
     seconds: float,
     seed: int,
+    **table: Any,
 ) -> object:
     """Measure each step of the program of a training step.
 
@@ -134,6 +136,6 @@ def profile(
     """
     from lamina.cli.data import first_examples
 
-    examples = first_examples(size, data, targets)
+    examples = first_examples(size, data, targets, **table)
     size = size if examples is None else len(examples)
     return model.profile(size, *training, data=examples, seconds=seconds)

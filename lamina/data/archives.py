@@ -18,6 +18,7 @@ from lamina.base.shapes import PUBLIC_DTYPES, Array, shape_text, size_of
 from lamina.data.dataset import NAME_PAIRS
 from lamina.data.untrusted import RESTORE, read_at_most, reading, require_plausible
 from lamina.errors import DataError, DTypeError, FileFormatError, imported_extra
+from lamina.foreign import did_you_mean, nearest
 
 # Inputs and targets.
 Pair = tuple[Array, Array | None]
@@ -105,7 +106,8 @@ def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...
     raise DataError(
         "the names of the arrays do not tell inputs from targets",
         facts=(("expected", expected), ("found", ", ".join(sorted(arrays)) or "no arrays")),
-        advice="Name the targets, load(path, targets='name'), or save the arrays as x and y.",
+        advice=did_you_mean(nearest(targets or "", arrays) * (targets not in arrays))
+        or "Name the targets, load(path, targets='name'), or save the arrays as x and y.",
     )
 
 

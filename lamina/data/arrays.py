@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -11,6 +12,11 @@ from lamina.base.shapes import PUBLIC_DTYPES, Array, DType, as_dtype, is_masked_
 from lamina.data.conversion import Listed, is_buffer, is_named, is_sparse, listed, rounded_to
 from lamina.errors import DataError, DTypeError
 
+# The advice for the path of a file in place of its data.
+OF_A_PATH = (
+    "Load it: lm.data.load(path, 'NAME'), with the name of the column of targets; for further "
+    "tables model.coding.dataset(path)."
+)
 # What a data set has as inputs, targets or weights.
 Arrays = Array | tuple[Array, ...] | Mapping[str, Array]
 
@@ -100,6 +106,8 @@ def _check_array(name: str, value: object) -> None:
             facts=(("expected", "a NumPy array"), ("found", type_text(value))),
             advice="Collect it first: frame.collect()."
             if hasattr(value, "collect")
+            else OF_A_PATH
+            if isinstance(value, str | os.PathLike)
             else "Convert first: numpy.asarray(value, dtype='float32').",
         )
     array = cast(Array, value)
@@ -140,7 +148,7 @@ def _check_dtype(name: str, array: Array) -> None:
         raise DTypeError(
             f"the {name} have an unknown dtype",
             facts=(("expected", ", ".join(PUBLIC_DTYPES)), ("found", full_text(array))),
-            advice=_dtype_advice(array),
+            advice=_dtype_advice(name, array),
         )
     if not array.dtype.isnative:
         raise DTypeError(
@@ -150,7 +158,7 @@ def _check_dtype(name: str, array: Array) -> None:
         )
 
 
-def _dtype_advice(array: Array) -> str:
+def _dtype_advice(name: str, array: Array) -> str:
     dtype = array.dtype
     if dtype.kind == "f":
         return "Convert first: array.astype('float32')."
@@ -160,10 +168,9 @@ def _dtype_advice(array: Array) -> str:
         return "Convert first: array.astype('int32') or array.astype('int64')."
     words = dtype.kind == "O" and any(isinstance(value, str) for value in array.flat)
     if words or dtype.kind in "US":
-        return (
-            "Number the classes: numpy.unique(array, return_inverse=True)[1]; or code a table with "
-            "words: lm.data.from_frame(frame, target='NAME')."
-        )
+        number = "Number the classes: numpy.unique(array, return_inverse=True)[1]"
+        way = number if name.startswith("targets") else "Convert first: array.astype('float32')"
+        return f"{way}; or code a table with words: lm.data.from_frame(frame, target='NAME')."
     if dtype.kind == "O":
         return "Often the rows have uneven lengths; build the array with a numeric dtype."
     return "Convert it to numbers first."

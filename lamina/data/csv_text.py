@@ -35,6 +35,7 @@ from lamina.data.columns import (
 )
 from lamina.data.untrusted import PathLike, reading
 from lamina.errors import DataError, FileFormatError
+from lamina.foreign import did_you_mean, nearest
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 # Where several divide all rows alike, the first does: commas are the most usual within cells.
@@ -403,7 +404,8 @@ def column_number(targets: str | int | None, names: Sequence[str]) -> int:
     raise DataError(
         f"there is no column {targets!r}",
         facts=(("expected", f"0 to {len(names) - 1}, or a name"), ("found", columns)),
-        advice="Give the name of the column of targets in the header, or its number.",
+        advice=did_you_mean(nearest(str(targets), names))
+        or "Give the name of the column of targets in the header, or its number.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, field
 from typing import Annotated, Any, cast
@@ -14,6 +15,7 @@ from lamina.base.shapes import Array, DType, DTypeLike, as_dtype, shape_text
 from lamina.checks import Called
 from lamina.checks.kinds import ElementType, Misfit, Number, ReadBy, Whole, shown
 from lamina.data.arrays import (
+    OF_A_PATH,
     Arrays,
     as_tuple,
     bytes_of,
@@ -411,6 +413,8 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
             "It gives one example at a time; a loader makes batches of it, which fit takes: "
             "torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)."
         )
+    elif isinstance(given, str | os.PathLike):
+        advice = OF_A_PATH
     elif isinstance(given, float):  # a share
         advice = spelling(["(validation)"], "validation_split")
     kind = type_text(value)

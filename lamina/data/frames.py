@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from lamina.base.shapes import Array, is_masked_array
+from lamina.data.arrays import OF_A_PATH
 from lamina.data.columns import category
 from lamina.data.conversion import has_columns, is_row, is_rows, to_array
 from lamina.errors import DataError, imported_extra
@@ -30,7 +31,7 @@ def columns_of(frame: Any) -> dict[str, Array]:
         raise DataError(
             "this is the path of a file, not a data frame",
             facts=(("expected", "a data frame"), ("found", repr(os.fspath(cast(str, frame))))),
-            advice="Load it: lm.data.load(path, 'NAME'), with the name of the column of targets.",
+            advice=OF_A_PATH,
         )
     if is_rows(frame) and any(cast(list[Any], frame)):
         frame = _columns_of_rows(cast(list[Mapping[Any, Any]], frame))

@@ -33,6 +33,7 @@ from lamina.data.columns import (
 from lamina.data.dataset import Dataset
 from lamina.data.frames import columns_of
 from lamina.errors import DataError, errors_at
+from lamina.foreign import did_you_mean, nearest
 
 
 def _column_name(value: Any) -> str:
@@ -119,12 +120,13 @@ def coded(
     given = kinds or {}
     absent = [name for name in (target, *given) if name is not None and name not in table]
     if absent:
+        advice = "Give the kinds of columns of this table."
+        if absent[0] == target:
+            advice = "Name the column of the targets, or leave out target."
         raise DataError(
             f"there is no column {absent[0]!r}",
             facts=(("found", ", ".join(table) or "no columns"),),
-            advice="Name the column of the targets, or leave out target."
-            if absent[0] == target
-            else "Give the kinds of columns of this table.",
+            advice=did_you_mean(nearest(absent[0], table)) or advice,
         )
     inputs = ((n, _known_kind(n, cells, given.get(n))) for n, cells in table.items() if n != target)
     columns = tuple(_column(name, cells, words, gaps, standardise) for name, cells in inputs)

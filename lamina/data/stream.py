@@ -54,7 +54,8 @@ def _source(value: Any) -> Any:
     raise DataError(
         "this is not a source of batches",
         facts=(("expected", expected), ("found", shown(value))),
-        advice="A source gives batches (x, y) each time it is iterated, or called.",
+        advice="A source gives batches (x, y) each time it is iterated, or called; "
+        "lm.data.in_chunks(path) is one, of a large file.",
     )
 
 

@@ -489,6 +489,8 @@ def test_an_os_error_is_one_line_and_an_error_of_lamina_itself_is_not_hidden(mon
     ("predict digits.py --data digits --out a.txt", "not '.txt'"),
     ("dance", "No such command 'dance'"),
     ("plan digits.py --gaps mean", "--kind and the like are for --data DATA."),
+    ("verify digits.py --gaps mean", "--kind and the like are for --data DATA."),
+    ("profile digits.py --gaps mean", "--kind and the like are for --data DATA."),
 )
 def test_wrong_usage_is_refused_with_status_2(arguments, expected):
     assert expected in fail(*arguments.split(), status=2)

@@ -3,6 +3,7 @@
 import re
 from array import array
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -221,6 +222,16 @@ def test_data_sets_pairs_and_arrays_are_data_sets():
     assert as_dataset(x).targets is None
     for value in (None, 3, "digits", [1, 2], (1, 2, 3, 4), {}):
         assert refused(DataError, as_dataset, value).problem == "this is not a data set"
+
+
+def test_the_path_of_a_file_is_no_data():
+    inputs = Path("customers.csv")
+    for call in (as_dataset, Dataset, lambda path: Dataset(np.ones((2, 3)), path)):
+        for path in (str(inputs), inputs):
+            assert refused(DataError, call, path).advice == (
+                "Load it: lm.data.load(path, 'NAME'), with the name of the column of targets; for "
+                "further tables model.coding.dataset(path)."
+            )
 
 
 def test_classes_are_counted_by_the_largest_label():

@@ -115,6 +115,7 @@ def test_faults_of_tables_are_named():
         ({"a": np.array([1, "x", None], object)}, None, "the column 'a' cannot be coded"),
         ({"a": [f"{number}" for number in range(1001)]}, None, "has too many different words"),
         ({"a": [1]}, "c", "there is no column 'c'"),
+        ({"age": [1], "churn": [0]}, "chrun", "Did you mean 'churn'?"),
         ({"a": [1]}, "a", "the table has no columns of inputs"),
     ):
         assert problem in fault(from_frame, table, target)
@@ -122,7 +123,8 @@ def test_faults_of_tables_are_named():
         "in from_frame: this is the path of a file, not a data frame\n"
         "  expected  a data frame\n"
         "  found     'rent.csv'\n"
-        "  Load it: lm.data.load(path, 'NAME'), with the name of the column of targets."
+        "  Load it: lm.data.load(path, 'NAME'), with the name of the column of targets; for "
+        "further tables model.coding.dataset(path)."
     )
 
 
@@ -281,6 +283,7 @@ def test_unfit_kinds_are_refused():
     table = {"a": ["x", "y"], "y": [1, 0.5]}
     for kinds, problem in (
         ({"b": "word"}, "there is no column 'b'"),
+        ({"Y": "word"}, "Did you mean 'y'?"),
         ({"a": "class"}, "the column 'a' is an input, and has no classes"),
         ({"a": "number"}, "the column 'a' is of another kind"),
         ({"y": "date"}, "the column 'y' is of another kind"),

@@ -241,6 +241,8 @@ def test_a_missing_column_lists_the_others(tmp_path):
         "  found     a, b\n"
         "  Give the name of the column of targets in the header, or its number."
     )
+    for path in (table(tmp_path, "age,churn\n1,2\n"), npz(tmp_path, a=X, b=X, churn=Y)):
+        assert fault(path, DataError, targets="chrun").advice == "Did you mean 'churn'?"
 
 
 COUNT = "has another number of columns than the first"

@@ -204,6 +204,7 @@ def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder):
         np.array(scores, "float32"), model.predict(expected.inputs)[:, 0], rtol=1e-6
     )
     succeed("verify", "net.py", "--data", "a.csv", "--batch-size", 3, *options)
+    succeed("profile", "net.py", "--data", "a.csv", "--seconds", 0.01, *options)
     succeed("train", "net.py", "--data", "a.csv", "--gaps", "0.5", "--kind", "rent=number")
     assert [column.gap for column in lm.load("net.safetensors").coding.columns] == [0.5, 0.5]
 

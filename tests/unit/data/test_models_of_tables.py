@@ -261,6 +261,11 @@ def test_frames_and_targets_with_words_point_to_from_frame(pandas):
             "Number the classes: numpy.unique(array, return_inverse=True)[1]; or code a table with "
             "words: lm.data.from_frame(frame, target='NAME')."
         )
+    for text in ([["1.5", "2"], ["3", "4"]], np.ones((2, 2)).astype(str)):
+        assert error_text(DTypeError, fit, (text, [0, 1])).endswith(
+            "Convert first: array.astype('float32'); or code a table with words: "
+            "lm.data.from_frame(frame, target='NAME')."
+        )
 
 
 def test_a_predictor_tells_how_a_frame_is_coded(pandas):
