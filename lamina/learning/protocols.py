@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, as_whole
+from lamina.checks import Called
 from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
 from lamina.errors import DefinitionError
 from lamina.foreign import advice_on_object, word_here
@@ -225,6 +226,8 @@ def wrong_argument(
 
     For a class, or an object of another framework, the advice says what to make of it.
     """
+    from lamina.learning.schedules import Schedule  # only errors need it
+
     foreign = advice_on_object(argument)
     if foreign:
         # Its `repr` may have many lines.
@@ -236,5 +239,9 @@ def wrong_argument(
             advice = f"Make one of the class: {argument.__name__}(...)."
         elif isinstance(argument, str) and (here := word_here(argument, kind.split()[-1])):
             advice = f"Write {f'[{here}]' if 'list' in kind else here}."
+        elif isinstance(argument, Schedule):
+            advice = "A schedule is the rate of an optimizer: lm.SGD(schedule)."
+        elif "list" in kind and (callable(argument) or isinstance(type(argument), Called)):
+            advice = f"Put it in a list: {where}=[...]."
     facts = (("expected", expected), ("found", text))
     return DefinitionError(f"this is not {kind}", facts=facts, advice=advice, where=where)

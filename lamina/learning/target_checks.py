@@ -34,8 +34,13 @@ def matched(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def class_count(prediction: Tensor, least: int = 2) -> int:
-    """The number of classes: the extent of the prediction's axis 1."""
+    """The number of classes of a loss: the extent of the prediction's axis 1."""
     _require_float(prediction)
+    return counted_classes(prediction, "lm.BCEWithLogits(), for quantities lm.MSE()", least)
+
+
+def counted_classes(prediction: Tensor, of_one_number: str, least: int = 2) -> int:
+    """The extent of axis 1; the advice says what measures two classes given as one number."""
     classes = prediction.shape[1] if prediction.rank > 1 else None
     if not isinstance(classes, int) or classes < least:
         raise ShapeError(
@@ -43,8 +48,10 @@ def class_count(prediction: Tensor, least: int = 2) -> int:
             if least < 2
             else "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            advice="Give every example one score for each class. For two classes as one number "
-            "use lm.BCEWithLogits(), for quantities lm.MSE().",
+            advice="For one result of each example put lm.Flatten() before the last lm.Linear. "
+            * (prediction.rank > 2)
+            + f"Give every example one score for each class. For two classes as one number use "
+            f"{of_one_number}.",
         )
     return classes
 

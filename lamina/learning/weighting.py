@@ -113,8 +113,11 @@ class ClassWeightsKind(Kind):
                 if number is None or number < 0:
                     advice = "For several outputs each loss has its own: "
                     advice += "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
-                    named = isinstance(key, str) and isinstance(weight, Mapping | list)
-                    raise Misfit("a dict by class numbers", example, advice=advice * named)
+                    if not isinstance(weight, Mapping | list):
+                        advice = "The number of a class of a table is "
+                        advice += f"dataset.coding.classes.index({key!r})."
+                    advice *= isinstance(key, str)
+                    raise Misfit("a dict by class numbers", example, advice=advice)
                 try:
                     weights[number] = _WEIGHT.read(weight)
                 except Misfit as misfit:

@@ -13,6 +13,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.graph import Tensor
 from lamina.learning.metrics.metric import ByThreshold, OfClasses, Sums, element_weights, unknown
+from lamina.learning.target_checks import counted_classes
 from lamina.learning.weighting import aligned, weighted
 
 __all__ = ["CohenKappa", "ConfusionMatrix", "MatthewsCorrelation", "MeanIoU"]
@@ -21,7 +22,7 @@ __all__ = ["CohenKappa", "ConfusionMatrix", "MatthewsCorrelation", "MeanIoU"]
 class _Counting(OfClasses):
     def _confusion(self, prediction: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """The weights of examples by actual class (row) and predicted class (column)."""
-        classes = self._class_count(prediction)
+        classes = counted_classes(prediction, self.of_one_number)
         labels, kept = self._labels(prediction, target)
         actual = ops.one_hot(labels, classes, prediction.dtype)
         predicted = ops.one_hot(ops.argmax(prediction, 1), classes, prediction.dtype)

@@ -12,12 +12,12 @@ import numpy as np
 from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, Shape, int64, shape_text
-from lamina.errors import DTypeError, ShapeError
+from lamina.errors import DTypeError
 from lamina.graph import Tensor, described
 from lamina.layers.checks import Sourced
 from lamina.learning.losses.scores import SCORES, doubt, kind_of
 from lamina.learning.protocols import name_of_class
-from lamina.learning.target_checks import check_one_class, unfit
+from lamina.learning.target_checks import check_one_class, counted_classes, unfit
 from lamina.learning.weighting import aligned, weighted_sum
 
 # Tensors of a batch by name, which become a metric.
@@ -84,20 +84,9 @@ class Metric(Sourced, ABC):
     # How two classes are measured if the network gives one number for them, for errors.
     of_one_number: ClassVar[str] = "targets in the shape of the prediction: y[..., None]"
 
-    def _class_count(self, prediction: Tensor) -> int:
-        """The number of classes: the extent of the prediction's axis 1."""
-        classes = prediction.shape[1] if prediction.rank > 1 else None
-        if not isinstance(classes, int) or classes < 2:
-            raise ShapeError(
-                "the prediction has no axis of at least two classes",
-                facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-                advice=f"For two classes as one number use {self.of_one_number}.",
-            )
-        return classes
-
     def _class_numbers(self, prediction: Tensor) -> Tensor:
         """0, 1, ... along axis 1, int64, in a shape that broadcasts over the prediction."""
-        classes = self._class_count(prediction)
+        classes = counted_classes(prediction, self.of_one_number)
         return ops.reshape(ops.arange(classes), (1, classes, *(1,) * (prediction.rank - 2)))
 
 
@@ -115,7 +104,7 @@ class OfTargets(Metric):
     def _labels(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """Class numbers, int64, in the prediction's shape without the classes, and which count."""
         # The latter is None if all do. Of shares, the class is the largest; zeros do not count.
-        self._class_count(prediction)
+        counted_classes(prediction, self.of_one_number)
         expected = prediction.shape[:1] + prediction.shape[2:]
         if target.shape == prediction.shape:
             numbers, some = ops.argmax(target, 1), ops.not_equal(ops.max(target, 1), 0)

@@ -41,12 +41,8 @@ def check_callbacks(callbacks: object) -> None:
 
 
 def _wrong(argument: object, kind: str) -> DefinitionError:
-    from lamina.learning.schedules import Schedule  # only errors need it
-
     advice = ""
-    if isinstance(argument, Schedule):
-        advice = "A schedule is the rate of an optimizer: lm.SGD(schedule)."
-    elif isinstance(argument, FunctionType):
+    if isinstance(argument, FunctionType) and "list" not in kind:
         advice = "Write lambda history: ...; hooks are methods of a subclass of lm.Callback."
     elif hasattr(argument, "on_epoch_end"):
         advice = "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit)."

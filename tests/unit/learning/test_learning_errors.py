@@ -110,6 +110,7 @@ OF_ONE_HOT = "Make class numbers of one-hot targets: y.argmax(axis=1)."
 DROP = "Drop the last axis of the targets: y[..., 0]."
 UNFIT = "the target does not fit the prediction"
 FEW = "the prediction has no axis of at least two classes"
+FLATTEN = "For one result of each example put lm.Flatten() before the last lm.Linear. Give every"
 AUTOENCODER = "EvidenceLowerBound takes the three outputs of a variational autoencoder"
 POSITIONS = (
     "The prediction has an axis for each position: put lm.Flatten() before the last "
@@ -153,6 +154,8 @@ SHAPES = [
         for t in (y(1, dtype="float32"), y())
     ),
     (lambda: losses.CrossEntropy()(scores_of_pixels(), y()), POSITIONS),
+    (lambda: losses.CrossEntropy()(x(1, 8, 10), y()), FEW, FLATTEN),
+    (lambda: metrics.F1().statistics(x(1, 8, 10), y()), FEW, FLATTEN),
     (lambda: losses.MSE()(scores_of_pixels(), x(2)), POSITIONS),
     (
         lambda: losses.MSE()(x(3), y()),

@@ -82,10 +82,12 @@ def test_a_model_of_no_network_or_of_an_unknown_precision_is_refused():
     assert error.where.startswith("Network.plan, dtype (test_model_mistakes.py:")
 
 
+COSINE = lm.schedules.Cosine(0.1, 100)
 CALLBACKS = (
     "in callbacks: this is not a list of callbacks\n"
     "  expected  [a function of the history, lm.callbacks.EarlyStopping()]\n"
-    "  found     <built-in function print>"
+    "  found     <built-in function print>\n"
+    "  Put it in a list: callbacks=[...]."
 )
 
 
@@ -95,7 +97,12 @@ CALLBACKS = (
     ({"loss": "mse"}, "in loss: this is not a loss"),
     ({"optimizer": "adam"}, "in optimizer: this is not an optimizer"),
     ({"optimizer": lm.SGD}, "in optimizer: this is not an optimizer"),
+    ({"optimizer": COSINE}, "A schedule is the rate of an optimizer: lm.SGD(schedule)."),
     ({"metrics": lm.R2()}, "in metrics: this is not a list of metrics"),
+    ({"metrics": lm.R2()}, "Put it in a list: metrics=[...]."),
+    ({"metrics": lambda p, t: lm.ops.mean(p - t)}, "Put it in a list: metrics=[...]."),
+    ({"callbacks": lm.callbacks.EarlyStopping()}, "Put it in a list: callbacks=[...]."),
+    ({"callbacks": lambda history: None}, "Put it in a list: callbacks=[...]."),
     ({"metrics": [lm.R2]}, "in metric: this is not a metric"),
     ({"clip": 1.0}, "in clip: this is not a function that clips gradients"),
     ({"callbacks": print}, CALLBACKS),
