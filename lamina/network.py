@@ -34,6 +34,8 @@ from lamina.step.precision import Products, precision_of
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
 _TraceKey = tuple[DType, bool, tuple[DType, ...]]
+_APPLIED = "Start from lm.Input(...); for arrays there is lm.Model(net).predict(x)."
+_Operand = Annotated[Tensor, Instance(Tensor, "a network is applied to tensors", _APPLIED)]
 _MOST_TRACES = 8  # that a network keeps: both modes, for a few dtypes of inputs
 
 
@@ -145,7 +147,7 @@ class Network(Named):
                 )
 
     @checked
-    def __call__(self, *operands: Tensor) -> Any:
+    def __call__(self, *operands: _Operand) -> Any:
         """Applies the network as a part of another one; all uses share its parameters.
 
         Returns:

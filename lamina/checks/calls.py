@@ -148,7 +148,8 @@ def without_init(cls: type, problem: str) -> DefinitionError:
         parameters = list(inspect.signature(init).parameters.values())[1:]
         named = (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY))
         typed = (x.replace(annotation=object) if x.annotation is x.empty else x for x in named)
-        advice += f", and in it, in place of __init__: {'; '.join(map(str, typed))}"
+        usual = "a field for each attribute, such as first: lm.Layer = lm.Linear(3)"
+        advice += f", and in it, in place of __init__: {'; '.join(map(str, typed)) or usual}"
     return DefinitionError(
         problem,
         facts=(("found", f"class {cls.__name__}"),),

@@ -137,7 +137,12 @@ class Checkpoint:
     @cached_property
     def _saved(self) -> ModelFile:
         """The contents of the file when the fit begins."""
-        return read_model(self._path, classes_of(self._parameters.network))
+        try:
+            return read_model(self._path, classes_of(self._parameters.network))
+        except FileFormatError as error:
+            another = "Give an older checkpoint, or leave resume out for a new fit"
+            error.advice = error.advice.replace("Save the model again", another)
+            raise
 
     @cached_property
     def _notes(self) -> _Notes:

@@ -73,6 +73,7 @@ ONE_SCALE = (
     "[channels, 1, 1]: (x - mean) / deviation."
 )
 SPLIT = "Split the data set first: train, validation = lm.data.Dataset(x, y).split(0.9)."
+OF_A_TABLE = "The number of a class of a table is dataset.coding.classes.index('yes')."
 OF_ONE_LOSS = (
     "For several outputs each loss has its own: "
     "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
@@ -107,6 +108,10 @@ OF_ONE_LOSS = (
     (call(fit, validation_split=0.2), SPLIT),
     (call(fit, verbose=0), "Here it is progress=False for verbose=0, and progress=True for 1"),
     (call(fit, class_weights={"classes": {1: 2.0}}), OF_ONE_LOSS),
+    (call(fit, class_weights={"yes": 2.0}), OF_A_TABLE),
+    (call(fit, class_weights={1.5: 2.0}), ""),
+    (call(lm.data.from_frame, {"a": [1.0]}, normalize=True), "Here it is called standardise."),
+    (call(MODEL.network, X), "Start from lm.Input(...); for arrays there is lm.Model(net).predict"),
     ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_a_wrong_call_says_what_to_write(wrong, advice):
@@ -312,7 +317,7 @@ def test_the_found_value_is_shown_on_one_line():
     text = text_of(lm.Linear, 3, weight_init=lm.init.Zeros)
     assert "found     the class Zeros\n  Make one of the class: Zeros(...)." in text
     # An element is named by its index.
-    assert "operands[0] must be a Tensor" in text_of(small().network, X)
+    assert "tensors[0] must be a Tensor" in text_of(lm.concat, [X])
     text = text_of(lm.CrossEntropy, class_weights=[1.0, "2"])
     assert "class_weights[1] must be a number of at least 0" in text
 

@@ -599,6 +599,28 @@ def test_what_does_not_fit_is_refused(kind, call, parts):
     assert "test_layer_errors.py:" in check_refusal(kind, call, *parts)
 
 
+class Inner(lm.Layer):
+    def __init__(self):
+        self.first = lm.Linear(3)
+
+    def forward(self, scope, x):
+        return self.first(x)
+
+
+def test_an_init_without_parameters_becomes_fields_of_its_attributes():
+    text = error_text(DefinitionError, lambda: Inner()(x(2)))
+    _, _, field = text.rpartition(
+        "above class Inner, and in it, in place of __init__: a field for each attribute, such as "
+    )
+    names = {"lm": lm, "dataclass": dataclass, "Inner": Inner}
+    exec(
+        f"@dataclass(frozen=True)\nclass Fields(lm.Layer):\n    {field.removesuffix('.')}\n"
+        "    forward = Inner.forward\n",
+        names,
+    )
+    assert names["Fields"]()(x(2)).shape[1:] == (3,)
+
+
 class Scaled(lm.Layer):
     def __init__(self, factor, offset: float = 0.5, power=2):
         self.factor, self.offset, self.power = factor, offset, power

@@ -215,6 +215,17 @@ def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_cal
         assert found.__suppress_context__
 
 
+def test_a_checkpoint_that_was_truncated_is_refused_with_ways_to_go_on(path):
+    fit(lm.Model(network()), epochs=1, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:-3])
+    how = {"checkpoint": path, "resume": True}
+    assert refused(FileFormatError, fit, lm.Model(network()), **how).advice == (
+        "Give an older checkpoint, or leave resume out for a new fit; the file was changed or "
+        "truncated."
+    )
+    fit(lm.Model(network()), epochs=1, checkpoint=path)
+
+
 def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_training_step(
     tmp_path, model
 ):
