@@ -473,15 +473,15 @@ def Sequential(*layers: Tensor | Layer | Network | Recompute, name: OwnName = No
 
 def _applicable(layer: object, number: int, where: str) -> Layer | Network | Recompute:
     """An element after the Input of a Sequential; DefinitionError if it is not a layer."""
-    problem = "the elements after the Input of a Sequential are layers"
     if isinstance(layer, type):
-        problem += ", and this is a class"
+        problem = "the elements after the Input of a Sequential are layers, and this is a class"
         text, advice = f"the class {layer.__name__}", f"Make a layer of it: {layer.__name__}(...)."
     elif isinstance(layer, Tensor) or not callable(layer):
+        problem = "the elements after the Input of a Sequential are layers"
         text = repr(layer)
         advice = "Several inputs or branches need lm.Network(inputs=[...], outputs=...)."
     elif not isinstance(layer, Layer | Network) and (advice := advice_on_object(layer)):
-        problem += " of Lamina"
+        problem = "the elements after the Input of a Sequential are layers of Lamina"
         text = f"{type(layer).__module__}.{type(layer).__qualname__}"
     else:
         return cast(Any, layer)

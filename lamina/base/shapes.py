@@ -206,7 +206,7 @@ def _is_half(dtype: np.dtype[Any]) -> bool:
 
 def _exactly_or_odd(array: Array) -> Array:
     """Integers as float64; the last bit of a number that does not fit is set."""
-    # So rounding the result to fewer bits rounds the integer correctly.
+    # With this bit set, rounding the result to fewer bits rounds the integer correctly.
     if array.itemsize == 8:
         lost = (array & 0x7FF) != 0
         short = (array & ~0x7FF) | np.where(lost, 0x800, 0)
@@ -216,8 +216,8 @@ def _exactly_or_odd(array: Array) -> Array:
 
 def _rounded_to_odd(array: Array) -> Array:
     """float64 as float32; the last bit of a number that does not fit is set."""
-    # So rounding the result to fewer bits rounds the float64 correctly (Boldo, Melquiond: Emulation
-    # of a FMA and correctly rounded sums: proved algorithms using rounding to odd, 2008).
+    # With this bit set, rounding to fewer bits rounds the float64 correctly (Boldo, Melquiond:
+    # Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd, 2008).
     single = array.astype(np.float32)
     back = single.astype(np.float64)
     bits = single.view(np.uint32) - (abs(back) > abs(array)) | (back != array)

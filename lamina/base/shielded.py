@@ -123,10 +123,9 @@ class ShieldedThread:
             del raised, held
 
     def _finish(self, task: _Task[Any], around: int = _NESTED_LOOPS) -> BaseException | None:
-        """Queues a task and waits for it; returns the exception that was raised here meanwhile."""
+        """Queues a task and waits in `around` + 1 loops; returns the exception raised meanwhile."""
         # Python also runs handlers before each iteration of a loop. If one raises there, directly
-        # after another exception, the loop around this one catches it: the function calls itself
-        # `around` times.
+        # after another exception, the loop around this one catches it.
         held: BaseException | None = None
         while not task.finished:
             try:
@@ -204,7 +203,7 @@ class ShieldedThread:
                 raise held
 
     def _end_late_tasks(self) -> None:
-        """Ends threads whose tasks came too late."""
+        """Raises SystemExit in the threads that wait for tasks queued after the end."""
         with suppress(IndexError):
             while True:
                 task = self._tasks.popleft()
@@ -243,9 +242,11 @@ _writes = ShieldedThread("lamina-writes")
 
 
 def shielded(work: Callable[[], Result]) -> Result:
-    """Does work that no signal may interrupt, and returns its result."""
-    # Signals interrupt only the main thread: other threads do the work themselves. So does the main
-    # thread at the end of the process, and where no thread can be started.
+    """Does work that no signal may interrupt, and returns its result.
+
+    Signals interrupt only the main thread: other threads do the work themselves. So does the main
+    thread at the end of the process, and where no thread can be started.
+    """
     if threading.current_thread() is not threading.main_thread():
         return work()
     try:
@@ -257,7 +258,7 @@ def shielded(work: Callable[[], Result]) -> Result:
 
 def loaded(load: Callable[[], Result]) -> Result:
     """What a function imports, which few programs need, so that it is imported when it is used."""
-    # The handler of a signal may need it too, and would find modules that are half loaded.
+    # The handler of a signal may need the same modules, and would find them half loaded.
 
     def work() -> Result:
         with loading:

@@ -76,8 +76,8 @@ _USUAL_WINDOWS = 8
 
 def _is_unlikely(name: str, values: Sequence[Any]) -> bool:
     """Whether the second meaning is an unusual convolution."""
-    # In it the numbers are channels, window and stride. `(3, 6, 5)` would be a window of 6 for 3
-    # channels, and `(64, 32, 3)` a window of 32.
+    # In a convolution the numbers are channels, window and stride. `(3, 6, 5)` would be a window of
+    # 6 for 3 channels, and `(64, 32, 3)` a window of 32.
     if not name.startswith("Conv") or not all(isinstance(one, int) for one in values[:3]):
         return False
     channels, window, stride = values[:3]

@@ -248,7 +248,7 @@ def _narrowed(node: Tensor, half: DType) -> Tensor | None:
 
 
 def _unchanged(node: Tensor) -> Tensor | None:
-    """For ops that return their operand when shape and dtype stay the same."""
+    """The operand if it has the shape and dtype of the result, else None."""
     (operand,) = node.operands
     return operand if (operand.shape, operand.dtype) == (node.shape, node.dtype) else None
 

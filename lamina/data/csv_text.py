@@ -274,10 +274,11 @@ def _is_numeric(cell: str) -> bool:
 
 
 def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
-    """The one of some delimiters that divides the most rows into as many cells as the first one."""
-    # Of several, it is the one that leaves the fewest quotes beside another delimiter within cells.
-    # The commas of a single column of numbers divide nothing. If each row may be such a number or
-    # two numbers, it is two numbers, with a warning, unless the decimal mark is known.
+    """The delimiter that divides the most rows into as many cells as the first row."""
+    # If several divide equally many rows, the one that leaves the fewest quotes beside another
+    # delimiter within cells is taken. The commas of a single column of numbers divide nothing. If
+    # each row may be such a number or two numbers, it is two numbers, with a warning, unless the
+    # decimal mark is known.
     if len(delimiters) == 1:
         return delimiters
     if declared := _SEPARATOR.match(sample):

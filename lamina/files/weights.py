@@ -304,9 +304,8 @@ class _Pairing:
         return any(name in self._left for name in [*names, *[module] * (len(layer.variables) == 1)])
 
     def _next_module(self, layer: _Layer, within: str) -> str:
-        """The module of the first array that is left."""
-        # What follows the last number of the layer's name is a name: a module that ends with it
-        # comes first.
+        """The module of the first array left; rather a module that ends with the layer's name."""
+        # That name is what follows the last number of the prefix.
         left = [name for name in self._left if name.startswith(within)]
         words = after_numbers(layer.prefix)
         for module in (_module_of(layer, name) for name in left if words):

@@ -112,8 +112,7 @@ def _changed(layer: Layer, scope: Scope, x: Tensor, options: RandomAffine) -> Te
 
 
 def _grid(options: RandomAffine, scope: Scope, batch: Dim, height: int, width: int) -> Tensor:
-    """The positions in the image of the pixels of the result, f32[batch, height, width, 2]."""
-    # They are from -1 to 1 along both axes, the horizontal one first.
+    """Pixels' positions in the image, x before y, from -1 to 1, f32[batch, height, width, 2]."""
 
     def drawn(low: float, high: float) -> Tensor:
         return scope.uniform((batch, 1, 1), low, high, dtype=float32)

@@ -308,15 +308,16 @@ def _feedforward(block: _Block, scope: Scope, x: Tensor) -> Tensor:
 
 _ADDED = " Numbers that are added to the scores have four axes: [batch, 1, queries, keys]."
 _NO_MASK = " If it is a second sequence, put an lm.Embedding(count, features) before it."
-
-
 _MOST_MASKS = 2
 
 
 def _is_mask(x: Tensor, before: Sequence[Tensor] | None) -> bool:
-    """Whether a tensor is a mask: bool, or floats that are added to the scores."""
-    # Floats of three axes are one only after all sequences that the layer can take (`before`), and
-    # if their axes have the lengths of these.
+    """Whether a tensor is a mask: bool, or floats that are added to the scores.
+
+    Args:
+        before: all sequences that the layer can take, if the tensor comes after them. Only then are
+            floats of three axes a mask, if their axes have the lengths of these sequences.
+    """
     pairs = x.rank == 2 and isinstance(x.shape[0], int)
     lengths = [y.shape[1] for y in before or () if y.rank > 1]
     of_examples = x.rank == 3 and all(dim in lengths for dim in x.shape[1:])

@@ -308,8 +308,8 @@ def _grey(x: Tensor) -> Tensor:
 
 
 def _with_hue_moved(x: Tensor, distance: Tensor) -> Tensor:
-    """Red, green and blue of the same value and saturation (HSV), with another hue."""
-    # Smith: Color gamut transform pairs (1978). A distance of 1 is once around the colour circle.
+    """Red, green and blue with the hue (HSV) moved; a distance of 1 is once around the circle."""
+    # Smith: Color gamut transform pairs (1978).
     red, green, blue = ops.split(x, (1, 1, 1), 1)
     value = ops.max(x, 1, keepdims=True)
     chroma = value - ops.min(x, 1, keepdims=True)

@@ -101,8 +101,12 @@ class Multiply(Layer):
 def _check_branches(
     name: str, operands: Sequence[Tensor], free_axis: int | None = None, repeat: bool = False
 ) -> None:
-    """Raises ShapeError, which names the first pair that differs, unless all have one shape."""
-    # They may differ in `free_axis`; with `repeat`, axes of extent 1 fit any other extent.
+    """Raises ShapeError, which names the first pair that differs, unless all have one shape.
+
+    Args:
+        free_axis: an axis along which extents may differ.
+        repeat: whether an extent of 1 fits any other extent.
+    """
     if len(operands) < 2:
         raise ShapeError(
             f"{name} joins two tensors or more",
@@ -117,8 +121,9 @@ def _check_branches(
                 if a != b and axis != free_axis and not (repeat and 1 in (a, b))
             ]
             if left.rank != right.rank or axes:
-                which = f"branches {operands.index(left) + 1} and {number + 1}"
-                which = "two branches" if len(operands) == 2 else which
+                which = "two branches"
+                if len(operands) > 2:
+                    which = f"branches {operands.index(left) + 1} and {number + 1}"
                 raise ShapeError(
                     f"the {which} differ in shape",
                     facts=(("left", described(left)), ("right", described(right))),

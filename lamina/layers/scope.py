@@ -55,7 +55,6 @@ Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]
 _AnyType = Annotated[DTypeLike | None, OrNone(ElementType())]
 _FloatType = Annotated[DTypeLike | None, OrNone(ModelType())]
 
-_INITIALIZER = Function("lm.init.XavierUniform()", "an initializer, a function")
 _REGULARIZER = Function("lm.L2(1e-4)", "a regularizer, a function")
 # Initializers by their names in other frameworks.
 _NAMED = {
@@ -72,8 +71,11 @@ _NAMED = {
 
 
 @final
+@frozen_dataclass
 class _InitializerKind(Kind):
     """An initializer; what other frameworks take is refused with the right call."""
+
+    example: str = "lm.init.XavierUniform()"
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
         advice = ""
@@ -89,8 +91,8 @@ class _InitializerKind(Kind):
         elif hasattr(value, "__array__"):
             advice = "Write a function of shape, seed and stream that returns the array."
         if advice:
-            raise Misfit(_INITIALIZER.what, _INITIALIZER.example, advice=advice)
-        return _INITIALIZER.read(value)
+            raise Misfit("an initializer, a function", self.example, advice=advice)
+        return Function(self.example, "an initializer, a function").read(value)
 
 
 @final
@@ -109,7 +111,9 @@ class _RegularizerKind(Kind):
         return _REGULARIZER.read(value)
 
 
-GivenInit = Annotated[Initializer, _InitializerKind()]
+AnyInitializer = Annotated[Initializer, _InitializerKind()]
+# Xavier's initializers refuse the shape of a counter.
+_StateInitializer = Annotated[Initializer, _InitializerKind("lm.init.Zeros()")]
 # The options of layers: None for the layer's default.
 InitializerOption = Annotated[Initializer | None, OrNone(_InitializerKind())]
 RegularizerOption = Annotated[Regularizer | None, OrNone(_RegularizerKind())]
@@ -271,7 +275,7 @@ class Scope:
 
     @checked
     def parameter(
-        self, name: str, shape: Extents, init: GivenInit, regularizer: RegularizerOption = None
+        self, name: str, shape: Extents, init: AnyInitializer, regularizer: RegularizerOption = None
     ) -> Tensor:
         """A tensor that training changes.
 
@@ -360,7 +364,7 @@ class Scope:
 
     @checked
     def state(
-        self, name: str, shape: Extents, init: GivenInit, *, dtype: _AnyType = None
+        self, name: str, shape: Extents, init: _StateInitializer, *, dtype: _AnyType = None
     ) -> Tensor:
         """A tensor that is kept and saved with the model but not trained.
 

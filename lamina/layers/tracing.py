@@ -89,7 +89,7 @@ def applied(
 
 def _isolated(nodes: Sequence[Tensor], operands: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
     """The operands with respect to which there are gradients, as tensors of their own."""
-    # So gradients count the paths of the definition alone: one operand may depend on another.
+    # Gradients then count the paths of the definition alone: an operand may depend on another one.
     sources = sources_of(nodes)
     return {
         given: ops.computed_again(tensor) for given, tensor in operands.items() if given in sources

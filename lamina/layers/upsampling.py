@@ -162,8 +162,8 @@ def _repeated(x: Tensor, axis: int, factor: int) -> Tensor:
 
 def nearest_positions(old: int, new: int, factor: float | None, dtype: DType, mode: str) -> Array:
     """The index of the element of each position of the result."""
-    # They are computed in the tensor's float type, as by PyTorch: there a product may round to the
-    # next whole number.
+    # Indices are computed in the tensor's float type, as by PyTorch: there a product may round to
+    # the next whole number.
     kind = np.float64 if dtype == float64 else np.float32
     step = kind(old) / kind(new) if factor is None else kind(1.0 / factor)
     positions = np.arange(new).astype(kind)

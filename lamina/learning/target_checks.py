@@ -210,8 +210,8 @@ def check_probabilities(loss: object, array: Array) -> None:
 
 
 def check_distributions(loss: object, array: Array) -> None:
-    """Raises DataError for targets that are no shares of classes, which lie along axis 1."""
-    # Shares may add up to less than 1: an example of zeros does not count.
+    """Raises DataError unless examples are zeros or shares of classes, which lie along axis 1."""
+    # An example of zeros does not count. Shares may add up to less than 1.
     check_probabilities(loss, array)
     sums: Array = array.sum(axis=1, dtype=np.float64)
     check_values(
@@ -226,8 +226,8 @@ def check_distributions(loss: object, array: Array) -> None:
 
 
 def check_one_class(metric: object, array: Array, advice: str) -> None:
-    """Raises DataError for targets of several classes at once, which lie along axis 1."""
-    # Shares of one class add up to 1; an example of zeros does not count.
+    """Raises DataError unless examples are zeros or of one class; classes lie along axis 1."""
+    # An example of zeros does not count. Shares of one class add up to 1.
     sums: Array = array.sum(axis=1, dtype=np.float64)
     check_values(
         metric,

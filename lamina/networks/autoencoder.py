@@ -121,8 +121,7 @@ def variational_autoencoder(
 
 
 def _linear(widths: Sequence[int], activation: Layer, name: str) -> list[Layer]:
-    """Linear layers with an activation between them."""
-    # Their names are those in a sequence of PyTorch: `"encoder.0"`, `"encoder.2"`.
+    """Linear layers with activations between, named as in PyTorch: "encoder.0", "encoder.2"."""
     layers: list[Layer] = []
     for number, width in enumerate(widths):
         layers += [activation] if number else []

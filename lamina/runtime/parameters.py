@@ -77,8 +77,8 @@ class _Coded:
 
 
 def _inputs_in(parent: Network, part: Network) -> list[int | None]:
-    """The numbers of a part's inputs in its parent: of the same tensor, or for the same layer."""
-    # None for an input that the parent does not have, such as the codes of a decoder.
+    """For each input of a part, its number in the parent: of the same tensor or layer, or None."""
+    # A parent lacks the codes of a decoder, for example.
 
     def uses(network: Network, tensor: Tensor) -> set[object]:
         places: set[object] = {tensor}

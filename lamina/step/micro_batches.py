@@ -61,8 +61,8 @@ class _Sums:
         return (self.loss, *self.gradients.values())
 
     def terms(self, count: Tensor, gradients: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        """The loss and the gradients of a micro-batch, which are summed."""
-        # Without elements, a mean is NaN; it does not count.
+        """The loss and gradients of a micro-batch, which are summed; 0 if it has no elements."""
+        # A mean of no elements is NaN.
         terms = (self.share.loss, *(gradients[name] for name in self.gradients))
         if self.share.divisor is None:
             return terms

@@ -324,9 +324,11 @@ class _Products:
         )
 
     def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> Graph:
-        """The graph of an iteration with inputs and results of 16 bits."""
-        # A state is of 16 bits if all that an iteration does with it is to multiply it. A further
-        # result is if its elements are rounded.
+        """The graph of an iteration with inputs and results of 16 bits.
+
+        A state has 16 bits if all that an iteration does with it is to multiply it, another input
+        if it is `given` so, and a further result if its elements are rounded.
+        """
         users = users_of(body.nodes())
         results = [tensor for _, tensor in body.outputs]
         narrow = list(given)
@@ -372,7 +374,7 @@ class _Products:
 
 def _computed_again(nodes: Sequence[Tensor], chosen: set[Tensor]) -> set[Tensor]:
     """The tensors that a gradient computes again in place of chosen ones."""
-    # If these are rounded too, `Recompute` changes no number.
+    # If the tensors that are computed again are rounded too, `Recompute` changes no number.
     if not any(node.op is COMPUTED_AGAIN for node in nodes):
         return set()
     unchanged = RECOMPUTED, COMPUTED_AGAIN

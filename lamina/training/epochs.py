@@ -133,7 +133,7 @@ class Epochs(Protocol):
 
 @final
 class EpochsOfDataset:
-    """The batches of a fit on a data set; without a seed, examples stay in their order."""
+    """`Epochs` of a data set; without a seed, examples stay in their order."""
 
     position = None  # only streams need one
 
@@ -172,7 +172,7 @@ class EpochsOfDataset:
 
 @final
 class EpochsOfStream:
-    """The batches of a fit on a stream.
+    """`Epochs` of a stream.
 
     Args:
         position: the place where the stream begins, from `position`; None for the beginning.

@@ -84,16 +84,12 @@ class Fit:
         require_epochs(self.train, self.epochs)
         if self.validation is not None:
             require_epochs(self.validation, self.epochs, "the validation data")
-        problem = advice = ""
-        if self.resume:
-            problem = "there is nothing to resume from"
-            advice = "Name the checkpoint file that the earlier fit wrote."
-        if self.checkpoint_steps is not None:
+        if self.checkpoint is None and self.checkpoint_steps is not None:
             problem = "there is no file for a checkpoint after so many training steps"
-            advice = "Name the file that the fit shall write."
-        if problem and self.checkpoint is None:
-            facts = (("expected", "checkpoint=PATH"), ("found", "None"))
-            raise DefinitionError(problem, facts=facts, where="fit", advice=advice)
+            raise _no_checkpoint(problem, "Name the file that the fit shall write.")
+        if self.checkpoint is None and self.resume:
+            advice = "Name the checkpoint file that the earlier fit wrote."
+            raise _no_checkpoint("there is nothing to resume from", advice)
 
     def run(self) -> History:
         """Trains until all epochs are done; returns their history.
@@ -373,6 +369,11 @@ class Fit:
             where="fit",
             advice=advice or _advice_on_non_finite(self.parameters.precision),
         )
+
+
+def _no_checkpoint(problem: str, advice: str) -> DefinitionError:
+    facts = (("expected", "checkpoint=PATH"), ("found", "None"))
+    return DefinitionError(problem, facts=facts, where="fit", advice=advice)
 
 
 @frozen_dataclass

@@ -124,7 +124,7 @@ def _not_settable(advice: str) -> DefinitionError:
 
 def _is_input(optimizer: Any, rate: float) -> bool:
     """Whether an optimizer's update has the same operations and constants with another rate."""
-    # It has others if Python computes with the rate as a plain number, in `math.sqrt` or a
+    # Updates differ if Python computes with the rate as a plain number, in `math.sqrt` or a
     # comparison. Lamina's optimizers do not (`tests/unit/learning/test_hyperparameters.py`).
     if callable(optimizer.rate) or type(optimizer).__module__.startswith("lamina."):
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -186,31 +186,36 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
     smallest = max(NEGLIGIBLE * largest, 1e-8)
     findings: list[Finding] = []
     for number, name in enumerate(with_progress(list(slopes), "gradients")):
-        analytic = slopes[name]
         memory = parameters.memories[name]
         start = memory.read()
-        scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))
+        loss_at = partial(loss_with, memory)
         deviations: list[float] = []
-        for direction_number in range(DIRECTIONS):
-            direction = random_normal(
-                start.shape, seed, 2000 + DIRECTIONS * number + direction_number
-            )
-            exact = float((analytic * direction).sum())
-            size = max(abs(exact), float(np.linalg.norm(analytic)), smallest)
-            best = np.inf
-            for length in (scale, scale / 10, scale / 100):
-                change = loss_with(memory, start + length * direction)
-                change -= loss_with(memory, start - length * direction)
-                deviation = abs(change / (2 * length) - exact) / size
-                if np.isfinite(deviation):
-                    best = min(best, deviation)
-                if best <= GRADIENT_TOLERANCE:
-                    break
+        first = 2000 + DIRECTIONS * number
+        for stream in range(first, first + DIRECTIONS):
+            direction = random_normal(start.shape, seed, stream)
+            deviations.append(_deviation(loss_at, start, direction, slopes[name], smallest))
             memory.write(start)
-            deviations.append(best)
         median = sorted(deviations)[DIRECTIONS // 2]
         findings.append(Finding(f"gradient of {name}", median, GRADIENT_TOLERANCE))
     return findings
+
+
+def _deviation(
+    loss_at: Callable[[Array], float], start: Array, direction: Array, slope: Array, smallest: float
+) -> float:
+    """The deviation of differences of the loss from its slope, divided by at least `smallest`."""
+    exact = float((slope * direction).sum())
+    size = max(abs(exact), float(np.linalg.norm(slope)), smallest)
+    scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))
+    least = np.inf
+    for length in (scale, scale / 10, scale / 100):
+        change = loss_at(start + length * direction) - loss_at(start - length * direction)
+        deviation = abs(change / (2 * length) - exact) / size
+        if np.isfinite(deviation):
+            least = min(least, deviation)
+        if least <= GRADIENT_TOLERANCE:
+            break
+    return least
 
 
 def _engine_findings(

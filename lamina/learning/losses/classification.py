@@ -15,10 +15,10 @@ from lamina.learning.losses.loss import (
     OfScores,
     Reduction,
     Scores,
-    counted,
+    elements_that_count,
     focused,
     product,
-    weighted,
+    weighted_by_class,
 )
 from lamina.learning.losses.scores import SCORES, doubt
 from lamina.learning.target_checks import (
@@ -88,13 +88,13 @@ class CrossEntropy(OfScores, OfClassNumbers):
         hit = hits(prediction, target)
         each = normaliser - ops.sum(ops.where(hit, shifted, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
-        each, of_target = weighted(each, hit, weights)
+        each, of_target = weighted_by_class(each, hit, weights)
         if smoothing:
             every = normaliser - shifted
             every = every if weights is None else product(weights, every)
             spread = ops.sum(every, 1, keepdims=True)
             each = each * (1 - smoothing) + spread * (smoothing / classes)
-        return counted(each, of_target, target, self.ignore_index)
+        return elements_that_count(each, of_target, target, self.ignore_index)
 
 
 @frozen_dataclass(kw_only=True)
@@ -131,8 +131,8 @@ class NLL(OfClassNumbers):
         hit = hits(prediction, target)
         each = -ops.sum(ops.where(hit, prediction, 0.0), 1, keepdims=True)
         each = known_classes(each, target, classes, self.ignore_index)
-        each, of_target = weighted(each, hit, weights)
-        return counted(each, of_target, target, self.ignore_index)
+        each, of_target = weighted_by_class(each, hit, weights)
+        return elements_that_count(each, of_target, target, self.ignore_index)
 
 
 @frozen_dataclass(kw_only=True)
@@ -169,5 +169,5 @@ class Focal(OfScores, OfClassNumbers):
         if self.focus:
             each = focused(each, -ops.expm1(-each), self.focus)
         each = known_classes(each, target, classes, self.ignore_index)
-        each, _ = weighted(each, hit, weights)
-        return counted(each, None, target, self.ignore_index)
+        each, _ = weighted_by_class(each, hit, weights)
+        return elements_that_count(each, None, target, self.ignore_index)

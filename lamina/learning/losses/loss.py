@@ -288,7 +288,9 @@ def product(share: Tensor, value: Tensor) -> Tensor:
     return share * ops.where(none, 0.0, value)
 
 
-def weighted(each: Tensor, hit: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def weighted_by_class(
+    each: Tensor, hit: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """Losses [batch, 1, ...] times the weights of their targets' classes, and these weights."""
     if weights is None:
         return each, None
@@ -296,7 +298,9 @@ def weighted(each: Tensor, hit: Tensor, weights: Tensor | None) -> tuple[Tensor,
     return product(of_target, each), of_target
 
 
-def counted(each: Tensor, weights: Tensor | None, target: Tensor, ignored: int | None) -> Elements:
+def elements_that_count(
+    each: Tensor, weights: Tensor | None, target: Tensor, ignored: int | None
+) -> Elements:
     """Losses [batch, 1, ...] and their weights, both 0 where the target does not count."""
     if ignored is not None:
         counts = ops.not_equal(ops.expand_dims(ops.cast(target, "int64"), 1), ignored)
@@ -309,7 +313,7 @@ def binary_cross_entropy(
     scores: Tensor, target: Tensor, weight: Tensor | float | None = None
 ) -> Tensor:
     """-(weight t log q + (1 - t) log(1 - q)) for q = sigmoid(x), also of infinite scores x."""
-    # With m = |x| it is m times the part of the target on the other side of 0, and
+    # With m = |x| the loss is m times the part of the target on the other side of 0, and
     # log(1 + exp(-m)), which is small.
     positive = scores >= 0
     size = ops.where(positive, scores, -scores)  # unlike abs(x), with a slope at 0
@@ -321,6 +325,6 @@ def binary_cross_entropy(
 
 def focused(each: Tensor, wrong: Tensor, focus: float) -> Tensor:
     """A focal loss: wrong^focus times each; zero without a gradient where wrong is 0."""
-    # Rounding makes it 0 for certain predictions. Powers below 1 have no slope there.
+    # Rounding makes `wrong` 0 for certain predictions. Powers below 1 have no slope there.
     certain = ops.equal(wrong, 0.0)
     return ops.where(certain, 0.0, each * ops.where(certain, 1.0, wrong) ** focus)

@@ -26,7 +26,7 @@ from lamina.learning.losses.loss import (
     Target,
     binary_cross_entropy,
     product,
-    weighted,
+    weighted_by_class,
 )
 from lamina.learning.target_checks import (
     Weights,
@@ -191,7 +191,7 @@ class MultiMargin(OfClassNumbers):
         missing = ops.relu(self.margin - right + prediction)
         missing = missing if self.power == 1 else missing * missing
         each = ops.sum(ops.where(hit, 0.0, missing), 1, keepdims=True) / float(classes)
-        each, _ = weighted(each, hit, weights)
+        each, _ = weighted_by_class(each, hit, weights)
         return Elements(known_classes(each, target, classes), axis=1)
 
 

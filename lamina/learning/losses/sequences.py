@@ -184,10 +184,14 @@ class CTC(Loss):
 
 
 def _after_all_times(initial: Tensor, of_states: Tensor, skips: Tensor, lengths: Tensor) -> Tensor:
-    """The logarithm of the probability to be in each state at the end, [batch, states]."""
-    # `initial` are the states before the first time. `of_states` has the log-probability of each
-    # state's class, [time, batch, states]. `skips` says whether a state may be reached from the one
-    # two before it. `lengths` are the times that count, [batch].
+    """The logarithm of the probability to be in each state at the end, [batch, states].
+
+    Args:
+        initial: the states before the first time, [batch, states].
+        of_states: the log-probability of each state's class, [time, batch, states].
+        skips: whether a state may be reached from the one two before it, [batch, states].
+        lengths: the times that count, [batch].
+    """
     steps, _, states = of_states.shape
     assert isinstance(states, int)
 

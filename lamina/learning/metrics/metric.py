@@ -102,8 +102,8 @@ class OfTargets(Metric):
         return None if self.ignore_index is None else ops.not_equal(labels, self.ignore_index)
 
     def _labels(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Class numbers, int64, in the prediction's shape without the classes, and which count."""
-        # The latter is None if all do. Of shares, the class is the largest; zeros do not count.
+        """Class numbers, int64[batch, ...], and which of them count: None if all do."""
+        # Of shares, the class is the largest; an example of zeros does not count.
         counted_classes(prediction, self.of_one_number)
         expected = prediction.shape[:1] + prediction.shape[2:]
         if target.shape == prediction.shape:

@@ -105,8 +105,7 @@ def _columns(scores: Array, targets: Array, weights: Array | None) -> tuple[Arra
 
 
 def _counts(scores: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
-    """The weights of positives and of negatives with at least each score, the highest first."""
-    # They are NaN if a score or a target is NaN.
+    """The weights of positives and negatives at or above each score, highest first; NaN for NaN."""
     counts = weights > 0
     scores, labels, weights = scores[counts], labels[counts], weights[counts]
     if not len(scores):
