@@ -646,3 +646,19 @@ def test_the_advice_for_a_layer_with_an_init_is_followed_as_it_is_written():
         )
         model = lm.Model(lm.Sequential(x(2), names["Scaled"](3.0)), engine="interpreter")
         assert model.predict(np.ones((1, 2), "float32")).tolist() == [[3.5, 3.5]]
+
+
+@dataclass(frozen=True)
+class Counting(lm.Layer):
+    init: Any
+
+    def forward(self, scope, x):
+        scope.state("count", (), self.init, dtype="int64")
+        return x
+
+
+def test_the_example_of_an_initializer_of_a_state_makes_a_counter():
+    example = "lm.init.Zeros()"
+    counting = Counting(np.full)
+    check_refusal(DefinitionError, lambda: counting(x(2)), "init must be an initializer", example)
+    assert lm.Sequential(x(2), Counting(lm.init.Zeros())).outputs
