@@ -1,8 +1,7 @@
 """Conversion of data to arrays: lists, tensors of PyTorch, and all else that NumPy converts.
 
 `to_array` makes an array of anything. `convert` also checks it, before anything is computed.
-`is_frame`, `is_rows`, `is_sparse` and others recognise what users give in place of arrays;
-`are_indices` checks the range of integers.
+`is_frame`, `is_row` and others recognise data that is no array; `are_indices` checks ranges.
 """
 
 from __future__ import annotations

@@ -275,10 +275,9 @@ def _is_numeric(cell: str) -> bool:
 
 def _delimiter_of(sample: str, delimiters: str, decimal: str | None) -> str:
     """The delimiter that divides the most rows into as many cells as the first row."""
-    # If several divide equally many rows, the one that leaves the fewest quotes beside another
-    # delimiter within cells is taken. The commas of a single column of numbers divide nothing. If
-    # each row may be such a number or two numbers, it is two numbers, with a warning, unless the
-    # decimal mark is known.
+    # Of several such delimiters, the best leaves the fewest quotes beside another one within cells.
+    # The commas of a single column of numbers divide nothing. If each row may be such a number or
+    # two numbers, it is two numbers, with a warning, unless the decimal mark is known.
     if len(delimiters) == 1:
         return delimiters
     if declared := _SEPARATOR.match(sample):

@@ -1,8 +1,7 @@
 """Layers that mix the examples of a batch with each other while training: mixup and CutMix.
 
-A layer passes the share to `scope.mix`. The loss of the training step is then share * loss(own
-target) + (1 - share) * loss(partner's target). One layer of a network may mix the batch; a second
-one is a `DefinitionError`.
+A layer passes the share to `scope.mix`; the loss is then share * loss(own target) + (1 - share) *
+loss(partner's target). One layer of a network may mix the batch; a second is a `DefinitionError`.
 """
 
 from __future__ import annotations
