@@ -41,7 +41,7 @@ def found_devices() -> tuple[Found, ...]:
         EngineError: if a package, the driver or a device is missing, the driver is too old, or the
             process was forked from one that has used CUDA.
     """
-    with own_process.use():
+    with own_process.listing():
         return _found(cuda())
 
 

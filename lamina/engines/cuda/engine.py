@@ -26,8 +26,9 @@ def open_device(name: str) -> CudaDriver:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    with own_process.use():
-        return _opened(cuda(), chosen(name, found_devices()))
+    with own_process.opening():
+        device = chosen(name, found_devices())
+        return _opened(cuda(), device)
 
 
 _opened = cache(CudaDriver)

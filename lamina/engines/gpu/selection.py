@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from threading import RLock
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
 from typing import Any, Generic, TypeVar, final
 
 from lamina.base.records import frozen_dataclass
@@ -78,7 +78,9 @@ def chosen_device(
 
 @final
 class OwnProcess:
-    """Whether this process was forked from one that has used a driver: drivers do not work then.
+    """A process's use of a driver: one thread at a time lists devices, one at a time opens them.
+
+    Drivers do not work in a process that was forked from one that has used them.
 
     Attributes:
         was_forked: whether this process was forked from one that has used the driver.
@@ -86,8 +88,9 @@ class OwnProcess:
 
     def __init__(self, language: str, engine: str) -> None:
         self._language, self._engine = language, engine
-        # Without it, threads that open a device at the same time would get different drivers.
-        self._opening = RLock()
+        # Threads that open a device at the same time share its driver. Opening takes as long as a
+        # self-test, so there is another lock for listing.
+        self._open_lock, self._list_lock = Lock(), Lock()
         self._is_used = self.was_forked = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._note)
@@ -95,14 +98,21 @@ class OwnProcess:
     def _note(self) -> None:
         self.was_forked = self._is_used
 
-    def use(self) -> AbstractContextManager[object]:
-        """States that this process uses the driver from now on; see `require`.
+    def opening(self) -> AbstractContextManager[None]:
+        """Lets a thread use the driver to open a device, and list devices too; see `require`."""
+        return self._using(self._open_lock)
 
-        One thread at a time lists and opens devices inside of the result.
-        """
+    def listing(self) -> AbstractContextManager[None]:
+        """Lets a thread use the driver to list devices; see `require`."""
+        return self._using(self._list_lock)
+
+    @contextmanager
+    def _using(self, lock: Lock) -> Generator[None]:
         self.require()
+        # Before the lock: a process that is forked while it is held is refused, and does not wait.
         self._is_used = True
-        return self._opening
+        with lock:
+            yield
 
     def require(self) -> None:
         """Refuses a forked process.

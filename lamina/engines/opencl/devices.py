@@ -57,7 +57,7 @@ def found_devices() -> tuple[Found, ...]:
         EngineError: if there is none, or in a process forked from one that has used OpenCL.
     """
     # Drivers start threads when devices are listed. A forked child lacks these threads.
-    with own_process.use():
+    with own_process.listing():
         return tuple(map(_with_verdict, _found()))
 
 

@@ -34,7 +34,7 @@ def open_device(name: str) -> OpenClDriver:
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    with own_process.use():
+    with own_process.opening():
         while True:
             device = chosen(name, found_devices())
             assert device.handle is not None

@@ -17,7 +17,7 @@ from opencl_cases import cl, refusing
 import lamina as lm
 from lamina.base.shapes import float32, float64
 from lamina.engines.engine import Device
-from lamina.engines.opencl import devices, requirements
+from lamina.engines.opencl import devices, requirements, selftest
 from lamina.engines.opencl import driver as driver_module
 from lamina.engines.opencl import engine as engine_module
 from lamina.engines.opencl.devices import Found, chosen
@@ -224,6 +224,22 @@ def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         drivers = {*pool.map(work, range(4))}
     assert len(drivers) == len(opened) == 1
+
+
+def test_devices_are_listed_while_another_thread_tests_one(opencl_name, monkeypatch):
+    verdicts, listed = iter((None, object())), []
+
+    def list_meanwhile(found):
+        lister = threading.Thread(target=lambda: listed.extend(lm.devices()))
+        lister.start()
+        lister.join(timeout=30)
+
+    monkeypatch.setattr(engine_module, "verdict_of", lambda handle: next(verdicts))
+    monkeypatch.setattr(engine_module, "_opened", lambda found, verdict: (found, len(listed)))
+    monkeypatch.setattr(selftest, "run_selftest", list_meanwhile)
+    opened, count = engine_module.open_device(opencl_name)
+    assert opened.record.engine in [device.engine for device in listed]
+    assert count == len(listed)
 
 
 FORK = """
