@@ -15,6 +15,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import int64, static
 from lamina.graph import Graph, LoweringRule, Tensor
 from lamina.program.index import Index, gathered_index
+from lamina.program.primitive_costs import cost_of_primitive
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import (
     Apply,
@@ -28,7 +29,6 @@ from lamina.program.scalar import (
     postorder,
     unconverted,
 )
-from lamina.program.target import cost_of
 from lamina.program.windows import Sliding
 
 Coordinates = tuple[Index, ...]
@@ -214,7 +214,8 @@ def is_expensive(node: Tensor) -> bool:
         return False
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
-    return any(isinstance(p, Apply) and cost_of(p.primitive) > 1 for p in postorder(scalar))
+    applied = (one.primitive for one in postorder(scalar) if isinstance(one, Apply))
+    return any(cost_of_primitive(primitive) > 1 for primitive in applied)
 
 
 def select_within(bounds: tuple[Bound, ...], inside: Scalar, outside: Scalar) -> Scalar:

@@ -21,8 +21,8 @@ TARGETS = (RECOMPUTING, STORING)
 
 # The costs that belong to them: for each target, the values of constants of the compiler.
 _COSTS = {
-    "program.target.SIMPLE_COST": (0.001, 1.5),
-    "program.target.EXPENSIVE_COST": (0.001, 1.5),
+    "program.primitive_costs.SIMPLE_COST": (0.001, 1.5),
+    "program.primitive_costs.EXPENSIVE_COST": (0.001, 1.5),
     "compiler.chains.LEAST_LENGTH": (1, 128),
     "compiler.fusion.costs._PACKING_BYTES": (0.0, 4.0),
     "compiler.fusion.costs._CACHED_RATIO": (2, 1 << 20),

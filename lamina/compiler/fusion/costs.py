@@ -35,7 +35,7 @@ from lamina.ops.conversion import CAST
 from lamina.ops.indexing import TAKE, TAKE_ALONG_AXIS
 from lamina.ops.lowering_rules import Elementwise, Generator, Movement, read_operands
 from lamina.ops.movement import RESHAPE
-from lamina.program import target as costs
+from lamina.program import primitive_costs
 from lamina.program.index import Index
 from lamina.program.scalar import Apply, Local, postorder
 from lamina.program.target import Target
@@ -74,7 +74,7 @@ class Operations:
     def with_gathers(self, node: Tensor) -> float:
         """The same, and what reading an element at a computed index costs."""
         gathers = isinstance(node.op.lowering, Movement) and node.op.indices is not None
-        return self.of(node) + gathers * _GATHER * costs.SIMPLE_COST * UNIT_BYTES
+        return self.of(node) + gathers * _GATHER * primitive_costs.SIMPLE_COST * UNIT_BYTES
 
     def _counted(self, node: Tensor) -> float:
         lowering = node.op.lowering
@@ -87,7 +87,7 @@ class Operations:
         else:
             return 0.0
         primitives = [one.primitive for one in postorder(scalar) if isinstance(one, Apply)]
-        return UNIT_BYTES * sum(map(costs.cost_of, primitives))
+        return UNIT_BYTES * sum(map(primitive_costs.cost_of_primitive, primitives))
 
 
 def is_worth_sharing(

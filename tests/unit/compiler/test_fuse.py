@@ -213,7 +213,7 @@ def test_a_large_operand_keeps_its_order_if_a_small_one_has_another():
 def test_a_tensor_that_costs_more_to_compute_again_than_to_store_is_stored(monkeypatch):
     x = leaf("x", "input", (40, 60), float32)
     for simple_cost, stored in ((0.25, 0), (2.0, 1)):
-        monkeypatch.setattr("lamina.program.target.SIMPLE_COST", simple_cost)
+        monkeypatch.setattr("lamina.program.primitive_costs.SIMPLE_COST", simple_cost)
         cheap = ops.relu(x @ ops.transpose(x)[:, :40]) * 2
         program = program_of([ops.sum(cheap, 0), ops.sum(cheap, 1)])
         assert count(program, "maximum") == 2 - stored

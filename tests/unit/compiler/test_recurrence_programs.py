@@ -17,9 +17,9 @@ from lamina.engines.simd.decide.program import decide
 from lamina.errors import DefinitionError, ShapeError
 from lamina.graph import Graph, apply, leaf, topological
 from lamina.ops.differentiate import gradients
+from lamina.program.primitive_costs import EXPENSIVE
 from lamina.program.scalar import Apply, Within, postorder
 from lamina.program.steps import Contraction, scalars_of
-from lamina.program.target import EXPENSIVE
 
 
 def training_program(length, features=24, batch=8, kind=lm.LSTM):

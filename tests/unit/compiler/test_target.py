@@ -23,9 +23,10 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import EngineError
 from lamina.graph import leaf
 from lamina.ops.differentiate import gradients
+from lamina.program.primitive_costs import EXPENSIVE, cost_of_primitive
 from lamina.program.scalar import PRIMITIVES, Apply, postorder
 from lamina.program.steps import Contraction, scalars_of
-from lamina.program.target import EXPENSIVE, Target, cost_of
+from lamina.program.target import Target
 from lamina.step.derive import BatchSpecs, inference_graph
 
 
@@ -56,7 +57,7 @@ def test_a_key_depends_on_every_field_of_a_target():
 
 def test_costs_are_given_for_primitives_only():
     assert PRIMITIVES.keys() >= EXPENSIVE
-    assert cost_of("tanh") > 1 > cost_of("add")
+    assert cost_of_primitive("tanh") > 1 > cost_of_primitive("add")
 
 
 @pytest.mark.sampled
@@ -113,7 +114,7 @@ def test_recurrences_keep_tensors_that_are_expensive(monkeypatch):
     # A state has 4 * 8 numbers of 4 bytes.
     state = 4 * 8 * 4
     all_kept = kept()
-    monkeypatch.setattr("lamina.program.target.EXPENSIVE_COST", 0.25)
+    monkeypatch.setattr("lamina.program.primitive_costs.EXPENSIVE_COST", 0.25)
     without_functions = kept()
     assert all_kept[0] == 0
     assert without_functions[0] >= 5

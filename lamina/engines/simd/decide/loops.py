@@ -18,6 +18,7 @@ from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.simd.decide.split_reductions import BLOCKS, long_reductions, split_loop
 from lamina.engines.simd.processor import Processor
 from lamina.program.index import Axis, Index
+from lamina.program.primitive_costs import EXPENSIVE
 from lamina.program.scalar import CONVERSIONS, Apply, Load, Scalar, indices_of, postorder, varying
 from lamina.program.steps import (
     Loop,
@@ -30,7 +31,6 @@ from lamina.program.steps import (
     stage_stores,
     stage_values,
 )
-from lamina.program.target import EXPENSIVE
 
 # The most operations of a short expression.
 SHORT_EXPRESSION = 12
