@@ -9,7 +9,7 @@ instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import final
@@ -57,11 +57,28 @@ class TransformedTiles(WindowWriter):
         """The stride between matrices of `size` elements, which map to different cache sets."""
         return odd_lines(size, self._bytes)
 
-    def _own_offsets(self, sizes: Sequence[int]) -> list[int]:
-        """Requests thread memory of these sizes; gives the offset of each."""
+    def _tiles(self, block: int) -> int:
+        return self._chunks.images * block * self._wide
+
+    def _arrays(self, code: Builder, sizes: Iterable[int]) -> list[Value]:
+        """The addresses of arrays of these sizes in the thread's memory."""
         *offsets, end = accumulate(map(self._matrix_stride, sizes), initial=0)
         self._context.workspaces.need_own(end * self._bytes)
-        return offsets
+        memory = self._context.own(code)
+        return [code.offset(memory, at, self._element) for at in offsets]
+
+    def _memory(
+        self, code: Builder, block: int, *, before: Sequence[int] = (), after: Sequence[int] = ()
+    ) -> tuple[Value, Matrices, Matrices, list[Value]]:
+        """The thread's memory for a chunk: images, matrices of inputs and of panels, others."""
+        inputs, of_panel = (
+            self._matrix_stride(self._tiles(block) * size)
+            for size in (self._channels, self._panels.width)
+        )
+        images = self._chunks.images * self._image.size(self._tile * block)
+        sizes = (*before, images, self._products * inputs, self._products * of_panel, *after)
+        copied, first, second, *others = self._arrays(code, sizes)[len(before) :]
+        return copied, Matrices(first, inputs), Matrices(second, of_panel), others
 
     def _over_chunk(self, code: Builder, number: Value) -> Iterator[tuple[str, Value, Value]]:
         """Branches by the size of a chunk; yields (label, first outer position, first row)."""
@@ -158,75 +175,72 @@ class WinogradForward(TransformedTiles):
             pitches = [self._tile * self._wide * panel.width, panel.width]
             self._write_epilogue(kind, panel, m_axes, pitches)
         for label, block, _ in chunks.sizes():
-            self._write_chunk(label, block, chunks.images)
+            self._write_chunk(label, block)
         count = self._outer.extent // chunks.images * chunks.each
         with self._items(self._name, count) as (code, _, (chunk, batch)):
             for label, outer, start in self._over_chunk(code, chunk):
                 self._call(code, label, batch, outer, start)
         return [self._kernel(self._name)]
 
-    def _write_chunk(self, label: str, block: int, images: int) -> None:
+    def _write_chunk(self, label: str, block: int) -> None:
         """Writes `chunk(table, thread, batch, outer, start)`: the results of some rows of tiles."""
-        width, tiles = self._panels.width, images * block * self._wide
-        inputs_stride, products_stride = (
-            self._matrix_stride(tiles * size) for size in (self._channels, width)
-        )
-        rows, columns = self._tile * block, self._tile * self._wide
-        each, lanes = self._image.size(rows), self._panels.lanes
+        images, lanes = self._chunks.images, self._panels.lanes
+        columns, each = self._tile * self._wide, self._image.size(self._tile * block)
         row, rest = self._tile * columns, self._channels % lanes
-        matrices = self._products * inputs_stride, self._products * products_stride
-        sizes = [images * each, *matrices, row * width]
+        sizes = [row * self._panels.width]
         if not self._filtering.is_local:
             positions = images * block * row
             sizes += [each // self._channels + lanes, positions + lanes, images * block]
-        offsets = self._own_offsets(sizes)
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
-        memory = self._context.own(code)
-        starts = [code.offset(memory, at, self._element) for at in offsets]
-        copied, inputs, products, out = starts[:4]
-        zeros = None if self._filtering.is_local else _ZeroWindows(*starts[4:])
-        left = Matrices(inputs, inputs_stride)
+        copied, inputs, products, (out, *marks) = self._memory(code, block, after=sizes)
+        zeros = _ZeroWindows(*marks) if marks else None
         with points.bound(self._batch, batch):
-            self._transform_chunk(points, (outer, start), block, copied, left)
+            self._transform_chunk(points, (outer, start), block, copied, inputs)
         if zeros is not None:
-            function = emit_zero_windows(code.module, self._filtering, self._element, lanes, rest)
-            with code.loop(0, images) as loop:
-                image = code.offset(copied, loop.index * each, self._element)
-                windows = code.offset(zeros.windows, loop.index * (rows * columns), "i32")
-                with_zeros = code.offset(zeros.rows, loop.index * block, "i32")
-                numbers = (rows, columns, self._channels - rest)
-                code.call_void(function, image, zeros.seen, windows, with_zeros, *numbers)
-        strides, _ = self._image.layout(rows)
-        steps = [strides[axis] for axis in self._image.positions]
+            self._mark_zeros(code, block, copied, zeros)
+        strides, _ = self._image.layout(self._tile * block)
+        down, right = (strides[axis] for axis in self._image.positions)
+        high, wide = (axis.extent for axis in self._step.m[-2:])
         packed = self._schedule.prepacked
         assert isinstance(packed, PackedWeights)
+        m_loop, k_loop = (self._tiles(block), self._channels), (self._channels, 1)
         for kind, panel, panel_number, n_start in self._over_panels(points):
-            right = Matrices(self._right(code, panel_number), self._channels * panel.width)
-            flag = code.offset(right.start, packed.has_zeros * panel.width, self._element)
+            weights = Matrices(self._right(code, panel_number), self._channels * panel.width)
+            flag = code.offset(weights.start, packed.has_zeros * panel.width, self._element)
             has_zeros = code.load(flag, I32).differs(0)
             words = code.offset(flag, panel.width, self._element)
-            sums = Matrices(products, products_stride)
-            m_loop, k_loop = (tiles, self._channels), (self._channels, 1)
-            self._multiply(code, panel, (left, right, sums), m_loop, k_loop, fresh=True)
-            with code.loop(0, images) as outers, code.loop(0, block) as loop:
-                number = outers.index * block + loop.index
-                source = code.offset(products, number * (self._wide * panel.width), self._element)
-                kinds = self._filtering, panel, self._element
-                transform = emit_result_transform(code.module, *kinds)
-                code.call_void(transform, source, out, products_stride, self._wide)
+            self._multiply(code, panel, (inputs, weights, products), m_loop, k_loop, fresh=True)
+            emitted = code.module, self._filtering, panel, self._element
+            with code.loop(0, images) as outers, code.loop(0, block) as rows:
+                number = outers.index * block + rows.index
+                tiles = number * (self._wide * panel.width)
+                source = code.offset(products.start, tiles, self._element)
+                transform = emit_result_transform(*emitted)
+                code.call_void(transform, source, out, products.stride, self._wide)
                 with code.when(has_zeros):
-                    moves = [(outers.index, each), (loop.index, self._tile * steps[0])]
-                    source = address(code, copied, moves, self._element)
-                    function = emit_exact_zeros(code.module, *kinds, lanes, rest)
-                    numbers = (*steps, columns, self._channels - rest)
-                    code.call_void(function, source, words, out, *numbers)
+                    moves = [(outers.index, each), (rows.index, self._tile * down)]
+                    windows = address(code, copied, moves, self._element)
+                    numbers = (down, right, columns, self._channels - rest)
+                    set_zeros = emit_exact_zeros(*emitted, lanes, rest)
+                    code.call_void(set_zeros, windows, words, out, *numbers)
                 if zeros is not None:
                     has_zero_window = code.load(code.offset(zeros.rows, number, "i32"), I32)
                     with code.when(has_zero_window.differs(0)):
-                        here = code.offset(zeros.windows, number * row, "i32")
-                        code.call_void(emit_cleared_windows(code.module, *kinds), here, out, row)
-                first = (start + loop.index) * self._tile
-                high, wide = (axis.extent for axis in self._step.m[-2:])
+                        marked = code.offset(zeros.windows, number * row, "i32")
+                        code.call_void(emit_cleared_windows(*emitted), marked, out, row)
+                first = (start + rows.index) * self._tile
                 present = code.minimum(high - first, self._tile)
-                numbers = (outer + outers.index, first, 0, present, wide, n_start)
-                self._call_epilogue(code, kind, out, batch, *numbers)
+                extents = (outer + outers.index, first, 0, present, wide, n_start)
+                self._call_epilogue(code, kind, out, batch, *extents)
+
+    def _mark_zeros(self, code: Builder, block: int, copied: Value, zeros: _ZeroWindows) -> None:
+        """Looks for windows of zeros in the copied images."""
+        lanes, rest = self._panels.lanes, self._channels % self._panels.lanes
+        mark = emit_zero_windows(code.module, self._filtering, self._element, lanes, rest)
+        rows, columns = self._tile * block, self._tile * self._wide
+        with code.loop(0, self._chunks.images) as loop:
+            image = code.offset(copied, loop.index * self._image.size(rows), self._element)
+            windows = code.offset(zeros.windows, loop.index * (rows * columns), "i32")
+            with_zeros = code.offset(zeros.rows, loop.index * block, "i32")
+            numbers = (rows, columns, self._channels - rest)
+            code.call_void(mark, image, zeros.seen, windows, with_zeros, *numbers)

@@ -30,8 +30,7 @@ def emit_data_transform(module: Module, filtering: Filtering, vector: Type) -> s
     name = f"winograd_data_{filtering.label}_{vector.suffix}"
     if module.has(name):
         return name
-    names = parameters("source target", "down right stride channels")
-    code = module.function(name, names)
+    code = module.function(name, parameters("source target", "down right stride channels"))
     source, target, down, right, stride, channels = code.parameters
     with code.loop(0, channels, vector.lanes) as loop:
         here, there = (code.offset(one, loop.index, vector.element) for one in (source, target))

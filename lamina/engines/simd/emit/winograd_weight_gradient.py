@@ -55,7 +55,8 @@ class WinogradWeightGradient(TransformedTiles):
         self._panel_sums = self._products * self._sums_stride
         self._item_sums = self._panel_sums * schedule.panels_at_once
         # The elements of sums at the beginning of the thread's memory.
-        self._own_sums = self._item_sums if self._blocks == 1 else 0
+        self._own_sums = [self._item_sums if self._blocks == 1 else 0]
+        self._elements = [side.element for side in plane if side.element is not None]
 
     def write(self) -> list[WrittenKernel]:
         chunks, (work, *_) = self._chunks, self._schedule.works
@@ -108,7 +109,7 @@ class WinogradWeightGradient(TransformedTiles):
         used = reads_of(self._step)
         points, code, given = self._begin(label, "batch outer start first last piece", "sums", used)
         batch, outer, start, first, last, piece, sums = given
-        copied, left, _ = self._memory(code, block)
+        copied, left, *_ = self._memory(code, block, before=self._own_sums)
         with points.bound(self._batch, batch), points.bound(self._piece, piece):
             self._transform_chunk(points, (outer, start), block, copied, left)
         with code.loop(first, last) as loop:
@@ -123,29 +124,13 @@ class WinogradWeightGradient(TransformedTiles):
         points, code, given = self._begin(name, "batch outer start number", "sums", used)
         batch, outer, start, number, sums = given
         n_start = number * self._panels.width
-        _, left, factors = self._memory(code, block)
+        _, left, factors, _ = self._memory(code, block, before=self._own_sums)
         right = replace(factors, stride=self._matrix_stride(self._tiles(block) * panel.width))
         with points.bound(self._batch, batch):
             self._transform_right(points, (outer, start), block, panel, n_start, right)
         operands = (left, right, Matrices(sums, self._sums_stride))
         m_loop, k_loop = (self._channels, 1), (self._tiles(block), self._channels)
         self._multiply(code, panel, operands, m_loop, k_loop, fresh=False)
-
-    def _tiles(self, block: int) -> int:
-        return self._chunks.images * block * self._wide
-
-    def _memory(self, code: Builder, block: int) -> tuple[Value, Matrices, Matrices]:
-        """The thread's memory for a chunk: of images, transformed inputs, and factors."""
-        inputs, factors = (
-            self._matrix_stride(self._tiles(block) * size)
-            for size in (self._channels, self._panels.width)
-        )
-        image = self._chunks.images * self._image.size(self._tile * block)
-        sizes = (self._own_sums, image, self._products * inputs, self._products * factors)
-        _, *offsets = self._own_offsets(sizes)
-        memory = self._context.own(code)
-        starts = [code.offset(memory, at, self._element) for at in offsets]
-        return starts[0], Matrices(starts[1], inputs), Matrices(starts[2], factors)
 
     def _transform_right(
         self,
@@ -221,38 +206,34 @@ class WinogradWeightGradient(TransformedTiles):
         """
         lanes, window = self._panels.lanes, self._window
         each = window**2 * panel.width
-        elements = [side.element for side in self._plane if side.element is not None]
-        (channels,) = (axis for axis in self._step.m if axis not in elements)
+        (channels,) = (axis for axis in self._step.m if axis not in self._elements)
         pitches = [window * panel.width, panel.width, 0]
-        self._write_epilogue(kind, panel, [*elements, channels], pitches)
+        self._write_epilogue(kind, panel, [*self._elements, channels], pitches)
         full_vectors, rest = divmod(self._all_channels, lanes)
         sizes = [("whole", lanes, "slt")] if full_vectors else []
         sizes += [("rest", rest, "eq")] if rest else []
         for label, present, _ in sizes:
             narrowing, along = f"{self._name}_{kind}_{label}_zeros", (channels, present)
             write_narrowing(self._context, narrowing, self._step, along, panel, self._step.k[-2:])
-        own_sizes = (self._own_sums, lanes * each, lanes, lanes * window**2)
-        _, *offsets = self._own_offsets(own_sizes)
         numbers = "batch panel number"
         _, code, given = self._begin(f"{kind}_gradients", numbers, "sums", frozenset())
         batch, number, vector, sums = given
-        memory = self._context.own(code)
-        gradients, nonzero, words = (code.offset(memory, at, self._element) for at in offsets)
+        own_sizes = (*self._own_sums, lanes * each, lanes, lanes * window**2)
+        _, gradients, nonzero, words = self._arrays(code, own_sizes)
         n_start = number * self._panels.width
         first = vector * lanes
         last = code.minimum(first + lanes, self._all_channels)
         with code.loop(first, last) as loop:
             past = loop.index - first
             target = code.offset(gradients, past * each, self._element)
-            row = loop.index % self._channels
-            source = code.offset(sums, row * panel.width, self._element)
+            source = code.offset(sums, loop.index % self._channels * panel.width, self._element)
             high, wide = (side.windows.dilation < 0 for side in self._plane)
             transform = emit_gradient_transform(
                 code.module, self._filtering, panel, self._element, (high, wide)
             )
             strides = (self._sums_stride, self._blocks, self._item_sums)
             code.call_void(transform, source, target, *strides)
-            starts = (row * panel.width for row in range(window**2))
+            starts = range(0, each, panel.width)
             at = (code.offset(target, start, self._element) for start in starts)
             rows = [panel_vectors(code, panel, self._element, start) for start in at]
             code.store(nonzero_n_of_any(code, panel, rows), code.offset(nonzero, past, "i32"))
@@ -261,26 +242,35 @@ class WinogradWeightGradient(TransformedTiles):
         for label, present, condition in sizes:
             with code.when(code.compare(condition, vector, full_vectors)):
                 seen = code.load(nonzero, Type("i32", present))
-                for element_ in range(window**2):
-                    code.store(seen, code.offset(words, element_ * present, "i32"))
+                for element in range(window**2):
+                    code.store(seen, code.offset(words, element * present, "i32"))
                 operands = (code.parameters[0], batch, first, n_start, words)
                 code.call_void(f"{self._name}_{kind}_{label}_zeros", *operands)
-        # Gradients whose bits are set are zero. Gradients are stored channel by channel; in the
-        # words the axes of the windows are in the step's order.
-        order = [elements.index(axis) for axis in self._step.m if axis != channels]
-        with code.loop(0, window**2) as element_:
-            minor, major = element_.index % window, element_.index // window
-            row_of, column_of = ((major, minor)[order.index(axis)] for axis in (0, 1))
-            row = row_of * window + column_of
-            with code.loop(0, count) as loop:
-                word = element_.index * count + loop.index
-                word = code.load(code.offset(words, word, "i32"), I32)
-                with code.when(word.differs(0)):
-                    moves = [(loop.index, each), (row, panel.width)]
-                    start = address(code, gradients, moves, self._element)
-                    vectors = panel_vectors(code, panel, self._element, start)
-                    clear(code, panel, start, vectors, word)
+        self._clear_zeros(code, panel, count, gradients, words)
         with code.loop(first, last) as loop:
             source = code.offset(gradients, (loop.index - first) * each, self._element)
             numbers = (0, 0, 0, loop.index, window, window, 1, n_start)
             self._call_epilogue(code, kind, source, batch, *numbers)
+
+    def _clear_zeros(
+        self, code: Builder, panel: Panel, count: Value, gradients: Value, words: Value
+    ) -> None:
+        """Clears the gradients of `count` channels whose bits are set in the words.
+
+        Gradients are stored channel by channel; in the words the axes of the windows are in the
+        step's order.
+        """
+        order = [self._elements.index(axis) for axis in self._step.m if axis in self._elements]
+        window = self._window
+        with code.loop(0, window**2) as elements:
+            minor, major = elements.index % window, elements.index // window
+            row, column = ((major, minor)[order.index(axis)] for axis in (0, 1))
+            place = row * window + column
+            with code.loop(0, count) as loop:
+                number = elements.index * count + loop.index
+                word = code.load(code.offset(words, number, "i32"), I32)
+                with code.when(word.differs(0)):
+                    moves = [(loop.index, window**2 * panel.width), (place, panel.width)]
+                    start = address(code, gradients, moves, self._element)
+                    vectors = panel_vectors(code, panel, self._element, start)
+                    clear(code, panel, start, vectors, word)

@@ -212,8 +212,7 @@ def emit_zero_windows(
     name = f"winograd_zero_windows_{filtering.label}_{kind}_{lanes}_{rest}"
     if module.has(name):
         return name
-    names = parameters("inputs seen windows found", "rows columns channels")
-    code = module.function(name, names)
+    code = module.function(name, parameters("inputs seen windows found", "rows columns channels"))
     inputs, seen, windows, rows_with_zeros, rows, columns, channels = code.parameters
     margin = filtering.window - 1
     pitch = columns + margin
