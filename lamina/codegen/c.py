@@ -397,7 +397,7 @@ class Function(Expressions):
         return self._local_array(self.module.groups.declared, element, count=count)
 
     def launched(self, element: str, offset: int, memory: str = "") -> Value:
-        """An array from a byte on in the local memory that launches add, or in another one."""
+        """A local array, `offset` bytes into `memory`, by default the memory that launches add."""
         groups = self.module.groups
         memory = memory or groups.memory
         return self._local_array(groups.launched, element, memory=memory, offset=offset)

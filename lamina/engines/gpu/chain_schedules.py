@@ -97,35 +97,33 @@ def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
 
 
 def _work_of_warps(decided: ChainSchedule, traits: Traits) -> tuple[float, int]:
-    """The clocks of a tile for warps that multiply matrices, and a work item's registers."""
+    """The clocks of a tile, and a work item's registers, if warps multiply matrices."""
     rates, bytes_, warps = traits.rates, element_bytes_of(decided.kind), decided.group // WARP
-    products, sums = sum(decided.lengths), sum(decided.tiles)
-    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
-    weights = points * len(decided.tiles)
+    copied, weights = decided.copied, decided.tile_m * decided.tile_k * len(decided.tiles)
     # Each warp reads all columns, and its rows.
-    local = copied * (warps + 1) + decided.tile_m * products + 2 * weights
+    local = copied * (warps + 1) + decided.tile_m * sum(decided.lengths) + 2 * weights
     lanes = weights * OPERATIONS_OF_WEIGHT / rates.lanes + _loading(decided)
     other = max(lanes, local * bytes_ / rates.local_bytes, copied * bytes_ / rates.cache_bytes)
-    busy = points * (products + sums) / dict(traits.matrices)[decided.kind] + other
+    # Each row of a tile is multiplied with all copied elements.
+    busy = decided.tile_m * copied / dict(traits.matrices)[decided.kind] + other
     # Products, the weights that are computed from them, and sums.
-    values = 2 * decided.tile_k * len(decided.lengths) + sums
+    values = 2 * decided.tile_k * len(decided.lengths) + sum(decided.tiles)
     return busy, decided.tile_m // warps * values // WARP + OTHER_REGISTERS
 
 
 def _work_of_items(decided: ChainSchedule, bytes_: int, rates: Rates) -> tuple[float, int]:
-    """The same for work items that multiply by themselves, elements of some bytes."""
-    products, sums = sum(decided.lengths), sum(decided.tiles)
-    points, copied = decided.tile_m * decided.tile_k, decided.tile_k * (products + sums)
+    """The same if work items multiply alone; elements have `bytes_` bytes."""
+    copied, weights = decided.copied, decided.tile_m * decided.tile_k * len(decided.tiles)
     group, items, item_m = decided.group, decided.items_k, decided.item_m
     item_k = decided.tile_k // items
-    local = group * products * (item_m + item_k)
+    local = group * sum(decided.lengths) * (item_m + item_k)
     local += group * decided.tile_k * sum(item_m + n // items for n in decided.tiles)
-    weighing = points * len(decided.tiles) * OPERATIONS_OF_WEIGHT
-    lanes = (points * (products + sums) + weighing) / rates.lanes + _loading(decided)
+    operations = decided.tile_m * copied + weights * OPERATIONS_OF_WEIGHT
+    lanes = operations / rates.lanes + _loading(decided)
     # A wavefront that is not full takes as long as a full one.
     unused = -(-group // WAVEFRONT) * WAVEFRONT / group
     busy = unused * max(lanes, local * bytes_ / rates.local_bytes)
-    kept = len(decided.lengths) * item_m * item_k + item_m * (sums // items)
+    kept = len(decided.lengths) * item_m * item_k + item_m * (sum(decided.tiles) // items)
     registers = (kept + item_m + item_k) * bytes_ // 4 + OTHER_REGISTERS
     return max(busy, copied * bytes_ / rates.cache_bytes), registers
 

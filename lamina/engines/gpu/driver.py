@@ -1,7 +1,8 @@
 """The protocol of drivers: the functions of a device's API, such as OpenCL, that engines need.
 
 A driver opens one device, and returns its own handles of buffers, modules, kernels and sequences.
-The engine only passes these objects on. None stands for a buffer without bytes.
+The engine only passes these objects on. None stands for a buffer without bytes. Below the protocol
+are the count of allocated bytes, and the errors of drivers.
 
 Ownership: each handle is released when its last reference is gone. A part of a buffer keeps the
 whole, a kernel its module and its buffers, a sequence its kernels.

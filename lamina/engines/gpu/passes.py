@@ -2,7 +2,8 @@
 
 The sums of a contraction, or the reductions of a loop, are split into shares if there are too few
 of them to occupy a device: the first pass computes the shares, the second one combines them. The
-stages of a loop become passes of their own if each needs another division of the work.
+stages of a loop become passes of their own if each needs another division of the work. Also
+a chain as steps that store its products and weights, and a contraction apart from its epilogue.
 """
 
 from __future__ import annotations

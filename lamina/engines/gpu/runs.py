@@ -42,7 +42,10 @@ Begin = Callable[[int], None]
 
 @frozen_dataclass
 class Runs:
-    """Runs of a program, whose module is built, over a data set, with the program's buffers."""
+    """Makes functions that begin the run of a number, of a program over a data set.
+
+    `module` is the built text of `launches`; `buffers` are the program's buffers by name.
+    """
 
     driver: Driver
     module: Module

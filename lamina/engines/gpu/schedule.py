@@ -423,6 +423,11 @@ class ChainSchedule(KernelSchedule):
         return (self.tile_m // self.item_m) * self.items_k
 
     @property
+    def copied(self) -> int:
+        """The elements that are copied to local memory for the columns of a tile."""
+        return self.tile_k * (sum(self.lengths) + sum(self.tiles))
+
+    @property
     def launched_bytes(self) -> int:
         return self.local_bytes if self.is_launched else 0
 

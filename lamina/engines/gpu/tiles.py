@@ -94,7 +94,7 @@ class _Tiles(TileKernel[TiledSchedule]):
     def _products(
         self, operands: Sequence[TileOperand], begins: Sequence[Value], totals: Sequence[Value]
     ) -> Sequence[Value]:
-        """The sums after the tiles that begin there in local memory."""
+        """The totals plus the products of the tiles, which begin at `begins` in local memory."""
         tile_k, unrolled = self._decided.tile_k, self._decided.unrolled
         product = self._batch.position
         starts = [one.start(product, begin) for one, begin in zip(operands, begins, strict=True)]
@@ -109,9 +109,9 @@ def write_products(
     unrolled: int,
     totals: Sequence[Value],
 ) -> Sequence[Value]:
-    """The totals after the products of two tiles, in which the work item's blocks begin there.
+    """The totals plus the products of two tiles in local memory, where blocks begin at `starts`.
 
-    `unrolled` divides the extent of the tiles along K.
+    `unrolled` is the number of k that are written out, a divisor of `tile_k`.
     """
     code = points.code
     if unrolled == tile_k:
