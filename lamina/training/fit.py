@@ -23,7 +23,7 @@ from lamina.step.derive import GRADIENT_NORM
 from lamina.step.loss_scaling import LEAST_SCALE
 from lamina.step.precision import Precision
 from lamina.training.batches import Recorded, joined
-from lamina.training.callbacks.callback import RunningFit
+from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, kind_of_optimizer
 from lamina.training.epochs import (
@@ -56,7 +56,7 @@ SKIPPED_STEPS = "skipped_steps"
 class Fit:
     """One fit of a model, which `run` carries out; it has the options of `Model.fit`."""
 
-    model: Any
+    model: TrainedModel
     parameters: Parameters
     options: TrainingOptions
     train: Dataset | Stream
