@@ -10,8 +10,9 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,27 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("engine_name", names, scope="session")
 
 
+@pytest.hookimpl(wrapper=True, specname="pytest_generate_tests")
+def pytest_mark_further_cases(metafunc):
+    """Marks all cases of a test but the first; by default those of other parts are not made."""
+    result = yield
+    test, by_default = metafunc.definition, metafunc.config.stash[BY_DEFAULT]
+    has_each = "conformance" in test.path.parts or test.get_closest_marker("each_case")
+    is_sampled = test.get_closest_marker("sampled") or "processes" in test.path.parts
+    engines, made = set(), []
+    for case in metafunc._calls:  # pytest has no public list of them
+        engine, marks = str(case.params.get("engine_name", "")), [*case.marks]
+        if engine in engines and not has_each:
+            marks += [pytest.mark.further.mark, *[pytest.mark.sampled.mark] * by_default]
+        engines.add(engine)
+        runs = not by_default or not (is_sampled or any(mark.name == "sampled" for mark in marks))
+        # A test without any case would be made without values.
+        if runs or not made or _part_of(f"{test.nodeid}[{case.id}]", engine, SAMPLED_PARTS) == 0:
+            made.append(replace(case, marks=marks))
+    metafunc._calls[:] = made
+    return result
+
+
 def pytest_itemcollected(item):
     """Marks the tests that take an engine or PyTorch, and those on OpenCL as sampled."""
     if _engine_of(item):
@@ -169,7 +191,6 @@ def pytest_itemcollected(item):
 
 def pytest_collection_modifyitems(config, items):
     """Deselects the tests that are not in the part of `--part`."""
-    _mark_further_cases(config, items)
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
@@ -195,17 +216,9 @@ def _is_by_default(config: pytest.Config) -> bool:
     return bool(is_all if found is None else found)
 
 
-def _mark_further_cases(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Marks all cases of a test but the first; in runs of everything they are sampled."""
-    seen: set[str] = set()
-    for item in items:
-        name = f"{item.nodeid.partition('[')[0]} {_engine_of(item)}"
-        is_exempt = "conformance" in item.path.parts or item.get_closest_marker("each_case")
-        if name in seen and not is_exempt:
-            item.add_marker("further")
-            if config.stash[BY_DEFAULT]:
-                item.add_marker("sampled")
-        seen.add(name)
+def _part_of(test: str, engine: str, count: int) -> int:
+    """The part, of so many, of a test; it is the same for each engine."""
+    return crc32(test.replace(engine, "").encode()) % count
 
 
 def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
@@ -216,8 +229,7 @@ def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
     elif not is_sampled and not any(map(item.get_closest_marker, ("engine", "further"))):
         return True
     number, count = part
-    name = item.nodeid.replace(_engine_of(item), "")
-    return crc32(name.encode()) % count == number
+    return _part_of(item.nodeid, _engine_of(item), count) == number
 
 
 def _engine_of(item: pytest.Item) -> str:

@@ -7,6 +7,8 @@ import pytest
 from workloads import BITS, FIGURES, SCHEDULES, VECTORS, WORKLOADS, bits, figures, runs_here
 from workloads import schedules as schedules_of
 
+pytestmark = pytest.mark.each_case
+
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_program_costs_equal_the_recorded_ones(workload):
