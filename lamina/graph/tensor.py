@@ -100,6 +100,7 @@ class Op:
             wide range or add up many terms.
         selects: whether its elements are elements of operands, or their negatives: rounding them
             before is the same as rounding them after.
+        applies_layer: whether it is the op of a layer, which tracing replaces by the layer's ops.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Op:
     multiplies: int = 0
     keeps_float32: bool = False
     selects: bool = False
+    applies_layer: bool = False
 
     def __post_init__(self) -> None:
         OPS.add(self)

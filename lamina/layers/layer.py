@@ -337,6 +337,7 @@ LAYER = Op(
     *(None, no_reference, LoweringRule()),
     operands=(0, None),
     attributes={"layer": Instance(Layer), "types": Instance(tuple), "name": OrNone(Name())},
+    applies_layer=True,
 )
 
 # A further result of a layer: `number` counts from 0, the tensor of the layer itself.

@@ -35,11 +35,11 @@ class PerParameter:
 
 
 class Optimizer(Protocol):
-    """The update rule of parameters; see `lamina.learning.optimizers`.
+    """The update rule of parameters; see `lamina.learning.optimizers`, which import this file.
 
-    An optimizer that treats parameters differently also has `for_parameters(names)`, which returns
-    the optimizer of each name. An optimizer with a true `joins_parameters` gets all its parameters
-    in one call of `update`, joined to one vector.
+    A protocol, because a user's optimizer needs no base class. If it treats parameters differently,
+    it also has `for_parameters(names)`, which returns the optimizer of each name. With a true
+    `joins_parameters` it gets all its parameters in one call of `update`, joined to one vector.
     """
 
     def slots(self) -> Mapping[str, float | PerParameter]: ...
@@ -50,7 +50,7 @@ class Optimizer(Protocol):
 
 
 class NetworkDefinition(Protocol):
-    """A network, as far as losses and training steps need it. `lamina.network` imports these."""
+    """A network, as training steps need it: `lamina.step` may not import `lamina.network`."""
 
     @property
     def inputs(self) -> Sequence[Tensor]: ...
@@ -70,7 +70,10 @@ class NetworkDefinition(Protocol):
 
 
 class Metric(Protocol):
-    """A measure reported in addition to the loss; see `lamina.learning.metrics`."""
+    """A measure reported in addition to the loss; see `lamina.learning.metrics`.
+
+    A protocol, because a user's metric needs no base class.
+    """
 
     @property
     def name(self) -> str: ...
@@ -134,8 +137,6 @@ class _BatchSize(Kind):
 
 
 _EXAMPLES = Whole(1)
-
-
 BatchSize = Annotated[int, _BatchSize()]
 MicroBatch = Annotated[int | None, OrNone(_BatchSize())]
 
@@ -182,7 +183,6 @@ def check_optimizer(optimizer: object, where: str = "optimizer") -> None:
 
 def optimizers_by_name(optimizer: Optimizer, names: Sequence[str]) -> Mapping[str, Optimizer]:
     """The optimizer of each parameter, by the parameter's name."""
-    choose: Callable[[Sequence[str]], Mapping[str, Optimizer]] | None
     choose = getattr(optimizer, "for_parameters", None)
     return dict.fromkeys(names, optimizer) if choose is None else choose(names)
 

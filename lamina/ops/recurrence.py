@@ -75,7 +75,7 @@ def _problem_of(body: Graph) -> str:
     for x in topological(body.roots):
         if x.op is LEAF and x not in inputs:
             return "each leaf is an input"
-        if x.op.name == "layer":
+        if x.op.applies_layer:
             return "there are ops only"
     return "nothing is updated" if body.updates else ""
 
@@ -210,10 +210,9 @@ def _sample(
     **changed: int,
 ) -> Sample:
     specs = [[(shape, dtype) for shape in group] for group in shapes]
-    body = _graph(step, *specs)
     states, elements, constants = (tuple(map(static, group)) for group in shapes)
     operands = (*states, *((length, *shape) for shape in elements), *constants)
-    loop = {"body": body, "states": len(states), "sequences": len(elements)}
+    loop = {"body": _graph(step, *specs), "states": len(states), "sequences": len(elements)}
     rest = {"reverse": False, "truncate": 0, "result": 0, **changed}
     return Sample(operands, {**loop, **rest}, -1.0, 1.0, dtypes=(dtype.name,) * len(operands))
 
@@ -339,7 +338,7 @@ def _check_sequences(sequences: Tensors) -> None:
 def _check_body(body: Graph) -> None:
     """Raises DefinitionError if an iteration applies layers, or uses tensors from outside."""
     inside = topological(body.roots)
-    layers = [x for x in inside if x.op.name == "layer"]
+    layers = [x for x in inside if x.op.applies_layer]
     if layers:
         raise DefinitionError(
             "`step` applies a layer",

@@ -78,9 +78,8 @@ class Fit:
 
     def __post_init__(self) -> None:
         check_callbacks(self.callbacks)
-        train, size = self.train, self.batch_size
-        if self.drop_last and isinstance(train, Dataset) and len(train) < size:
-            raise no_whole_batch(train, size, where="fit")
+        if self.drop_last and isinstance(self.train, Dataset) and len(self.train) < self.batch_size:
+            raise no_whole_batch(self.train, self.batch_size, where="fit")
         require_epochs(self.train, self.epochs)
         if self.validation is not None:
             require_epochs(self.validation, self.epochs, "the validation data")
@@ -99,8 +98,7 @@ class Fit:
         """
         checkpoint = None
         if self.checkpoint is not None:
-            options = self._resume_options()
-            checkpoint = Checkpoint(self.checkpoint, self.parameters, options)
+            checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
         resumed = self.resume and checkpoint is not None and checkpoint.exists
         begun = checkpoint.begun() if checkpoint is not None and resumed else Begun()
         hooks = Hooks(self.callbacks)

@@ -23,7 +23,7 @@ from lamina.training.training import Training
 
 
 class TrainedModel(Protocol):
-    """The model that is trained, as far as callbacks of this package need it: an `lm.Model`."""
+    """An `lm.Model`, as callbacks here need it: `lamina.training` may not import `lamina.model`."""
 
     def parameters(self) -> dict[str, Array]: ...
 
