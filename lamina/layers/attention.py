@@ -110,18 +110,15 @@ class MultiHeadAttention(Layer):
         q, k, v = _projected(self, scope, sources, features)
         given: dict[str, Any] = {**_fitted(masks, q, k), "causal": self.causal}
         if scope.training and self.dropout:
-            weights_shape = (*q.shape[:3], k.shape[2])
-            given["factors"] = dropout_factors(scope, weights_shape, self.dropout)
+            given["factors"] = dropout_factors(scope, (*q.shape[:3], k.shape[2]), self.dropout)
         means = ops.transpose(ops.attention(q, k, v, **given), (0, 2, 1, 3))
-        (size,) = static(v.shape[3:])
-        joined = ops.reshape(means, (*sources[0].shape[:2], size * self.heads))
+        joined = ops.reshape(means, (*sources[0].shape[:2], -1))
         y = scope.layer("output", Linear(features, bias=self.bias, bias_init=Zeros()), joined)
         if self.returns == "output":
             return y
         # Means of unit vectors are the weights.
-        (count,) = static((k.shape[2],))
-        unit = ops.constant(np.eye(count), k.dtype)
-        ones = ops.broadcast_to(unit, (*k.shape[:2], count, count))
+        unit = ops.constant(np.eye(*static(k.shape[2:3])), k.dtype)
+        ones = ops.broadcast_to(unit, (*k.shape[:3], k.shape[2]))
         return y, ops.attention(q, k, ones, **given)
 
 

@@ -11,6 +11,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,10 @@ def modules_in(text: str) -> Iterator[tuple[str, bool]]:
                 yield module, node in typing
 
 
-IMPORTS = {name: list(modules_in(path.read_text())) for name, path in FILES.items()}
+@cache
+def imports():
+    """The imports of each module, as `modules_in` gives them."""
+    return {name: list(modules_in(path.read_text())) for name, path in FILES.items()}
 
 
 def layers() -> dict[str, float]:
@@ -143,7 +147,7 @@ def test_no_import_goes_upwards():
     ranks = layers()
     upwards = {
         (name, module)
-        for name, modules in IMPORTS.items()
+        for name, modules in imports().items()
         for module, _ in modules
         if name != "lamina" and room_of(name) != room_of(module)
         if ranks[room_of(name)] <= ranks[room_of(module)]
@@ -158,7 +162,7 @@ def test_files_with_public_names_are_imported_by_their_packages():
         for name, path in FILES.items()
         if "\n__all__ = [" in path.read_text()
         for package in {name.rpartition(".")[0], "lamina" * name.startswith("lamina.learning")}
-        if package and name not in (module for module, _ in IMPORTS[package])
+        if package and name not in (module for module, _ in imports()[package])
     ]
     assert missing == []
 
@@ -166,7 +170,7 @@ def test_files_with_public_names_are_imported_by_their_packages():
 def test_no_modules_import_each_other():
     graph = {
         name: {module for module, _ in modules if module != name}
-        for name, modules in IMPORTS.items()
+        for name, modules in imports().items()
     }
     for name, module in CIRCLES | UPWARDS:
         graph[name].remove(module)
@@ -175,7 +179,7 @@ def test_no_modules_import_each_other():
 
 def test_circles_are_of_types_that_two_files_of_a_folder_share():
     for name, module in CIRCLES:
-        assert (module, True) in IMPORTS[name]
-        assert (module, False) not in IMPORTS[name]
-        assert (name, False) in IMPORTS[module]
+        assert (module, True) in imports()[name]
+        assert (module, False) not in imports()[name]
+        assert (name, False) in imports()[module]
         assert room_of(name) == room_of(module)
