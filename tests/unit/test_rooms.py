@@ -10,8 +10,8 @@ names. `UPWARDS` and `CIRCLES` list all exceptions, with their reasons.
 import ast
 import tomllib
 from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
