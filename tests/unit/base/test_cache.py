@@ -253,6 +253,7 @@ def test_the_cache_exceeds_its_limit_by_at_most_an_eighth(cache_folder, monkeypa
     assert (1 << 20) * 3 // 4 < most < (1 << 20) * 9 // 8 + cache.SHARDS * 4096
 
 
+@pytest.mark.sampled
 def test_entries_are_listed_once_per_eighth_of_the_limit_however_many_there_are(monkeypatch):
     listed, scandir = [], os.scandir
     monkeypatch.setattr(os, "scandir", lambda folder: listed.append(folder) or scandir(folder))

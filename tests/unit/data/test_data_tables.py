@@ -186,6 +186,7 @@ def predicted(path, *options):
     return succeed("predict", "net.safetensors", "--data", path, *options).output
 
 
+@pytest.mark.sampled
 def test_the_command_line_fills_gaps_and_regresses_whole_numbers(folder):
     table(folder, "a,b,rent\n1,2,10\n,3,20\n4,NA,30\n")
     write("net.py", network(2))

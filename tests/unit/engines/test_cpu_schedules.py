@@ -527,6 +527,7 @@ model.predict([[0.0] * 9])
     assert found[1] == found[0] + 2
 
 
+@pytest.mark.sampled
 def test_cache_keys_are_equal_in_all_processes(tmp_path):
     script = """
 import lamina as lm
