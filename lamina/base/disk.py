@@ -57,8 +57,8 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 def _require_regular(path: str | os.PathLike[str], mode: int) -> None:
     if not stat.S_ISREG(mode):
-        found = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
-        facts = (("expected", "a file"), ("found", found))
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+        facts = (("expected", "a file"), ("found", kind))
         error = DataError("this is not a regular file", facts=facts, advice="Name one file.")
         raise error.at(os.fspath(path))
 

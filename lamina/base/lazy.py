@@ -145,8 +145,8 @@ class _Lazy(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         # Python sets each loaded module as an attribute of its package. A module that has the name
         # of its function, such as networks/resnet.py, must not hide the function.
-        if isinstance(value, ModuleType) and (own := vars(value).get(name)) is not None:
-            value = own if self._homes.get(name) == value.__name__ else value
+        if isinstance(value, ModuleType) and (function := vars(value).get(name)) is not None:
+            value = function if self._homes.get(name) == value.__name__ else value
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:

@@ -108,8 +108,8 @@ def _options_here(callee: Interface, name: str) -> list[str]:
     """The options of a callable that have another name in other frameworks."""
     if (callee.name, name) in _CONVERTED:  # it has another value too
         return []
-    own = spelling([f"{callee.name}()"], name)
-    every = spellings("()", name) if not own or own.endswith(".") else [own]
+    spelled = spelling([f"{callee.name}()"], name)
+    every = spellings("()", name) if not spelled or spelled.endswith(".") else [spelled]
     return [option for option in callee.accepted if option in " ".join(every).split()]
 
 

@@ -141,8 +141,8 @@ class Nest:
         """The innermost level on which the scalar depends."""
         depths = self._depths
         if scalar not in depths:
-            for one in postorder(scalar, without=depths):
-                depths[one] = self._depth_of(one)
+            for part in postorder(scalar, without=depths):
+                depths[part] = self._depth_of(part)
         return depths[scalar]
 
     def _depth_of(self, scalar: Scalar) -> int:

@@ -153,11 +153,11 @@ def _flip(node: Tensor, x: _Permuted) -> _Permuted:
 
 
 def _shear(node: Tensor, x: _Permuted) -> _Permuted:
-    slopes: list[Slope] = []
-    for numbers in node.attributes["slopes"]:
-        one = Slope(*numbers)
-        slopes.append(one._replace(position=x.axes[one.position], element=x.axes[one.element]))
-    return _Permuted(rebuild(node, (x.tensor,), slopes=tuple(slopes)), x.axes)
+    slopes = tuple(
+        slope._replace(position=x.axes[slope.position], element=x.axes[slope.element])
+        for slope in (Slope(*numbers) for numbers in node.attributes["slopes"])
+    )
+    return _Permuted(rebuild(node, (x.tensor,), slopes=slopes), x.axes)
 
 
 def _broadcast(node: Tensor, x: _Permuted) -> _Permuted:

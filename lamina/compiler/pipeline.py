@@ -38,11 +38,11 @@ def compile_graph(graph: Graph, *, batch: int, name: str, target: Target) -> Pro
     graph = bind_batch(graph, batch)
     verify(graph)
     graph = optimised(graph, graph, chains=target.chains)
-    rounded = with_rounded_operands(graph, target)
-    verify(rounded.graph, graph)
-    fused = fuse(rounded.graph, target, stored=rounded.stored)
-    verify(fused.graph, rounded.graph)
-    program = assemble(fused, name, target, rounded.copies)
+    rewritten = with_rounded_operands(graph, target)
+    verify(rewritten.graph, graph)
+    fused = fuse(rewritten.graph, target, stored=rewritten.stored)
+    verify(fused.graph, rewritten.graph)
+    program = assemble(fused, name, target, rewritten.copies)
     verify_program(program)
     return program
 

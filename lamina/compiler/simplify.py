@@ -166,10 +166,10 @@ def _number(tensor: Tensor) -> Tensor | None:
 
 def _is(tensor: Tensor, number: float) -> bool:
     """Whether every element is known to be the number; 0 is not -0.0."""
-    known = _number(tensor)
-    if known is None:
+    literal = _number(tensor)
+    if literal is None:
         return False
-    value = float(known.attributes["value"].array[()])
+    value = float(literal.attributes["value"].array[()])
     return value == number and math.copysign(1, value) == math.copysign(1, number)
 
 

@@ -304,8 +304,8 @@ def is_exact(array: Any, expected: ArrayType | None) -> bool:
     """Whether an array is of this type, contiguous and writable: it needs no further check."""
     # A forward pass of a small network takes less time than a full check.
     try:
-        found = array.__class__, array.shape, array.dtype
-        return found == expected and array.flags.carray
+        actual = array.__class__, array.shape, array.dtype
+        return actual == expected and array.flags.carray
     except AttributeError:
         return False
 

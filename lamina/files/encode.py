@@ -62,11 +62,11 @@ def encode(network: Network) -> tuple[Json, dict[str, Array]]:
     return encoder.network(network, network.nodes), encoder.arrays
 
 
-def are_alike(one: Network, other: Network) -> bool:
+def are_alike(first: Network, second: Network) -> bool:
     """Whether two networks compute the same: they may differ in what `Recompute` computes again."""
     data, of_other = (
         _Encoder().network(network, [x for x in network.nodes if x.op is not COMPUTED_AGAIN])
-        for network in (one, other)
+        for network in (first, second)
     )
     return data == of_other
 

@@ -246,6 +246,6 @@ def _of_another_kind(path: str | os.PathLike[str], content: str) -> FileFormatEr
 
     error = _damaged("the file is damaged or of another kind", content)
     if Path(path).suffix.lower() in SUFFIXES:
-        error.advice = "The name is that of a data file: lm.data.load(path) reads those, and "
+        error.advice = "This is the name of a data file: lm.data.load(path) reads those, and "
         error.advice += "model.load_parameters takes dict(numpy.load(path))."
     return error

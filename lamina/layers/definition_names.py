@@ -119,9 +119,9 @@ def after_numbers(name: str) -> str:
     return ".".join(words[last + 1 :])
 
 
-def order_of_numbers(one: str, other: str) -> int:
+def order_of_numbers(first: str, second: str) -> int:
     """-1 or 1 if two names differ first by a number, 0 if they differ by words."""
-    for left, right in zip(one.split("."), other.split("."), strict=False):
+    for left, right in zip(first.split("."), second.split("."), strict=False):
         if left != right:
             both = left.isdecimal() and right.isdecimal()
             return (int(left) > int(right)) - (int(left) < int(right)) if both else 0

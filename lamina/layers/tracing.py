@@ -46,7 +46,7 @@ def trace(
     """Builds the graph of ops of a definition: each layer is replaced by its own graph.
 
     Args:
-        names: of each tensor, its parameters' prefix, `"1"`, and its path, `"net/1:Linear"`.
+        names: the prefix of each tensor's parameters, `"1"`, and its path, `"net/1:Linear"`.
         input_dtypes: the dtypes of the arrays that the program is given and casts first.
     """
     record = Record(dtype, training)

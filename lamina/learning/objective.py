@@ -205,11 +205,11 @@ def added(terms: Sequence[Tensor]) -> Tensor:
 
 def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
     """Sums joined to one share, and so means over examples; others stay alone."""
-    found: list[Share] = []
+    joined: list[Share] = []
     for summed in (True, False):
         same = [one.loss for one in shares if one.summed == summed and one.divisor is None]
-        found += [Share(added(same), summed=summed)] if same else []
-    return (*found, *(one for one in shares if one.divisor is not None))
+        joined += [Share(added(same), summed=summed)] if same else []
+    return (*joined, *(one for one in shares if one.divisor is not None))
 
 
 # Targets and weights ------------------------------------------------------------------------------

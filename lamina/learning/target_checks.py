@@ -86,10 +86,10 @@ def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | Non
     # Usually targets are checked before they reach the device. A loss inside a function of the
     # user's has no such check, and a class out of range would give a small loss.
     numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
-    known = ops.logical_and(numbers >= 0, numbers < classes)
+    is_class = ops.logical_and(numbers >= 0, numbers < classes)
     if ignored is not None:
-        known = ops.logical_or(known, ops.equal(numbers, ignored))
-    return ops.where(known, each, float("nan"))
+        is_class = ops.logical_or(is_class, ops.equal(numbers, ignored))
+    return ops.where(is_class, each, float("nan"))
 
 
 def _require_float(prediction: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Ready networks from papers: functions that return a `Network`, one family a file.
 
-Each reads like the table in its paper. They use public layers only, so a variant is a copy with a
-line changed. Read `lenet.py` first.
+Comes in: the numbers of an architecture. Leaves: a network of public layers only, so a variant is a
+copy with a line changed. Each reads like the table in its paper. Read `lenet.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

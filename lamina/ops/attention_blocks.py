@@ -113,7 +113,7 @@ def attention_arguments(operands: tuple[Tensor, ...], attributes: Attributes) ->
 class _Block:
     """Queries `start` to `end`, and the keys to which they attend: the first `key_count`."""
 
-    whole: AttentionArguments
+    attention: AttentionArguments
     start: int
     end: Dim
     key_count: Dim
@@ -128,7 +128,7 @@ class _Block:
 
     def padded_keys(self, part: Tensor) -> Tensor:
         """A gradient of these keys, [batch, keys, ...], padded with zeros for the keys after."""
-        every = self.whole.keys.shape[2]
+        every = self.attention.keys.shape[2]
         if not isinstance(every, int) or not isinstance(self.key_count, int):
             return part
         return ops.pad(part, [0, (0, every - self.key_count), 0, 0])
@@ -143,11 +143,11 @@ class _Block:
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The scaled products and the bias, -infinity where masked: [b, heads, queries, keys]."""
         operands = self.at_queries(queries), self.at_keys(keys)
-        products = self.whole.product("bhqd,bhkd->bhqk", *operands) * self.whole.scale
-        bias = self.at_weights(self.whole.bias)
+        products = self.attention.product("bhqd,bhkd->bhqk", *operands) * self.attention.scale
+        bias = self.at_weights(self.attention.bias)
         products = products if bias is None else products + bias
-        allowed = self.at_weights(self.whole.mask)
-        if self.whole.causal:
+        allowed = self.at_weights(self.attention.mask)
+        if self.attention.causal:
             query_count, key_count = products.shape[2:]
             query = ops.expand_dims(ops.arange(query_count), 1) + self.start
             shape = (1, 1, query_count, key_count)

@@ -84,12 +84,12 @@ def _floor_divide_floats(a: Scalar, b: Scalar) -> Scalar:
     near = applied("divide", applied("subtract", a, rest), b)
     less = applied("subtract", near, 1)
     near = applied("select", _has_other_sign(rest, b), less, near)
-    rounded = applied("floor", near)
-    above = applied("greater", applied("subtract", near, rounded), 0.5)
-    rounded = applied("select", above, applied("add", rounded, 1), rounded)
+    nearest = applied("floor", near)
+    above = applied("greater", applied("subtract", near, nearest), 0.5)
+    nearest = applied("select", above, applied("add", nearest, 1), nearest)
     signed_zero = applied("copysign", 0, direct)
-    rounded = applied("select", applied("equal", near, 0), signed_zero, rounded)
-    return applied("select", applied("equal", b, 0), direct, rounded)
+    nearest = applied("select", applied("equal", near, 0), signed_zero, nearest)
+    return applied("select", applied("equal", b, 0), direct, nearest)
 
 
 # Numbers of one sign for gradients, and integers of all dtypes, zeros included.

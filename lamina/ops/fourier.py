@@ -156,7 +156,7 @@ def fft(x: TensorLike, norm: Norm = "backward") -> Tensor:
 
     Args:
         x: real and imaginary parts in the last axis. The axis before it is transformed.
-        norm: which transform divides by n: the inverse one (`"backward"`), or this one
+        norm: the transform that divides by n: the inverse one (`"backward"`), or this one
             (`"forward"`); with `"ortho"` both divide by sqrt(n).
     """
     return _fft(x, norm, inverse=False)
@@ -176,7 +176,7 @@ def rfft(x: TensorLike, norm: Norm = "backward") -> Tensor:
 
     Args:
         x: [..., n]; the last axis is transformed.
-        norm: as in `fft`.
+        norm: the transform that divides by n, as in `fft`.
     """
     x = floating(x)
     count = x.shape[-1] if x.rank else 0
@@ -210,7 +210,7 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
             and for even counts also of the last one.
         count: the number of the real numbers; by default even, twice the numbers of x without the
             first.
-        norm: as in `ifft`.
+        norm: the transform that divides by n, as in `ifft`.
     """
     x = floating(x)
     _infer(x)

@@ -98,10 +98,10 @@ def _out_of_range(x: Tensor, axis: int, index: str) -> LaminaError:
 
 def _index_of(x: Tensor, axis: int, entry: int | Size) -> Dim:
     dim = x.shape[axis]
-    found = add_dims(dim, entry) if isinstance(entry, int) and entry < 0 else entry
-    if is_negative(found) or is_negative(difference(dim, add_dims(found, 1))):
+    position = add_dims(dim, entry) if isinstance(entry, int) and entry < 0 else entry
+    if is_negative(position) or is_negative(difference(dim, add_dims(position, 1))):
         raise _out_of_range(x, axis, str(entry))
-    return found
+    return position
 
 
 def _range_of(x: Tensor, axis: int, entry: Entry) -> tuple[Dim, Dim, int]:
@@ -131,10 +131,10 @@ def _range_of(x: Tensor, axis: int, entry: Entry) -> tuple[Dim, Dim, int]:
 
 def _limit(limit: object) -> Any:
     """An end of a range: a whole number, a size, or None."""
-    whole = as_whole(limit)
-    if whole is None and not (limit is None or isinstance(limit, Size)):
+    number = as_whole(limit)
+    if number is None and not (limit is None or isinstance(limit, Size)):
         raise refused("an end of a slice", "a whole number, or nothing", limit)
-    return limit if whole is None else whole
+    return limit if number is None else number
 
 
 def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:

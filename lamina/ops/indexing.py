@@ -213,7 +213,7 @@ def _infer_take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Typed:
         raise ShapeError(
             f"take_along_axis: the shapes differ in an axis other than {axis}",
             facts=(("tensor", described(x)), ("indices", described(indices))),
-            advice=f"All extents except that of axis {axis} must be equal; use ops.broadcast_to.",
+            advice=f"All extents except on axis {axis} must be equal; use ops.broadcast_to.",
         )
     return indices.shape, x.dtype
 

@@ -55,8 +55,7 @@ class Movement(LoweringRule):
     Attributes:
         scalar: a function of the node, of the coordinates of a result element, and of `pull`, which
             reads operands. It returns the result element.
-        ordered: True if only the first operand is read, and the others must only be computed
-            before.
+        ordered: whether only the first operand is read; the others are only computed before.
         slides: for a movement that slides windows, a function of the node and of the coordinates of
             a result element. It returns the windows through which that element reads the operand;
             None for windows that do not move along single axes.
@@ -88,7 +87,7 @@ class Reduction(LoweringRule):
     """Combines the elements along the axes in the attribute `axes`, which the result lacks.
 
     Attributes:
-        combine: how two elements are combined: a name in `lamina.program.steps.COMBINERS`.
+        combine: the combination of two elements: a name in `lamina.program.steps.COMBINERS`.
     """
 
     combine: str
@@ -107,7 +106,7 @@ class Scanning(LoweringRule):
     """A running combination along the axis `axis`, from the end if `reverse`; both are attributes.
 
     Attributes:
-        combine: how two elements are combined: a name in `lamina.program.steps.COMBINERS`.
+        combine: the combination of two elements: a name in `lamina.program.steps.COMBINERS`.
     """
 
     combine: str

@@ -224,7 +224,7 @@ def fold(y: TensorLike, along: Sequence[Window], extents: int | Sequence[int]) -
         raise ShapeError(
             "fold: the tensor does not have the elements of these windows",
             facts=(("found", described(y)), ("expected", expected)),
-            advice="The windows and extents must be those of the unfold.",
+            advice="The windows and extents must be the same as in the unfold.",
         )
     apart = ops.reshape(y, (y.shape[0], rows // size_of(sizes), *sizes, *counts))
     count = len(listed)

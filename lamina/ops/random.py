@@ -53,8 +53,8 @@ def _rounded(primitive: str, *operands: Scalar | float, dtype: DType | None = No
     """A primitive on numbers that are rounded here, so that no engine rounds them differently."""
     dtypes = (x.dtype for x in reversed(operands) if not isinstance(x, int | float))
     round_to = (dtype or next(dtypes)).numpy.type
-    rounded = (round_to(x).item() if isinstance(x, int | float) else x for x in operands)
-    return applied(primitive, *rounded, dtype=dtype)
+    arguments = (round_to(x).item() if isinstance(x, int | float) else x for x in operands)
+    return applied(primitive, *arguments, dtype=dtype)
 
 
 _add, _subtract, _multiply, _divide, _less, _select = (

@@ -93,8 +93,8 @@ def decorating(
             @operator
             @wraps(convert)
             def function(*values: _Parameters.args, **given: _Parameters.kwargs) -> Tensor:
-                found = convert(*values, **given)
-                return found if isinstance(found, Tensor) else applied(op, *found)
+                result = convert(*values, **given)
+                return result if isinstance(result, Tensor) else applied(op, *result)
 
             function.__annotations__["return"] = Tensor.__name__
             return function

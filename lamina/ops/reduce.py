@@ -191,7 +191,7 @@ def std(x: TensorLike, axes: Axes = None, correction: float = 0, keepdims: bool 
     Where it is zero, its gradient is zero, as in PyTorch.
 
     Args:
-        x, axes, correction, keepdims: as of `variance`.
+        x, axes, correction, keepdims: the arguments of `variance`.
     """
 
     def deviation(x: Tensor) -> Tensor:

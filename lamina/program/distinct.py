@@ -20,22 +20,22 @@ Terms = tuple[tuple[Atom, int], ...]
 
 @lru_cache(maxsize=1 << 12)
 def meet_at_one_point(
-    one: Index, other: Index, axes: tuple[Axis, ...], fixed: Axis | None = None
+    first: Index, second: Index, axes: tuple[Axis, ...], fixed: Axis | None = None
 ) -> bool:
     """Whether two indices into one buffer can only be equal where each axis has equal values.
 
     `fixed` is an axis that always has one value in both: the axis of a repeat.
     """
-    digits = _digits(one, other, fixed)
+    digits = _digits(first, second, fixed)
     if any(digit.never_equal for digit in digits):
         return True
     atoms = {digit.atom for digit in digits if digit.atom is not None}
     return atoms.issuperset(axes) or _with_divided(atoms, fixed).issuperset(axes)
 
 
-def never_meet(one: Index, other: Index, fixed: Axis | None = None) -> bool:
+def never_meet(first: Index, second: Index, fixed: Axis | None = None) -> bool:
     """Whether two indices are different at any two points, even at the same one."""
-    return any(digit.never_equal for digit in _digits(one, other, fixed))
+    return any(digit.never_equal for digit in _digits(first, second, fixed))
 
 
 @frozen_dataclass

@@ -268,8 +268,8 @@ def _applied_text(scalar: Apply, texts: Mapping[Scalar, str], names: Mapping[Sca
 def _written_out(scalar: Scalar) -> int:
     """The number of subexpressions in the text if shared ones are repeated."""
     counts: dict[Scalar, int] = {}
-    for one in postorder(scalar):
-        counts[one] = 1 + sum(counts[operand] for operand in operands_of(one))
+    for part in postorder(scalar):
+        counts[part] = 1 + sum(counts[operand] for operand in operands_of(part))
     return counts[scalar]
 
 

@@ -70,8 +70,8 @@ class Sliding:
         """The bounds of the operand's elements; those that always hold are omitted."""
         index = self.scaled_index
         within = Bound(index, 0, (self.extent - 1) * self.divisor + 1)
-        whole = Bound(index % self.divisor, 0, 1)
-        return tuple(bound for bound in (within, whole) if not bound.always)
+        multiple = Bound(index % self.divisor, 0, 1)
+        return tuple(bound for bound in (within, multiple) if not bound.always)
 
     @property
     def is_axis(self) -> bool:

@@ -1,6 +1,6 @@
-"""Tables and pictures: plain values in, text or a picture file out; no networks.
+"""Tables and pictures, which know no network.
 
-Read `tables.py` first.
+Comes in: plain values. Leaves: text, or a picture file. Read `tables.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

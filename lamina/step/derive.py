@@ -48,7 +48,7 @@ class BatchSpecs:
     """What the graph of a batch is derived from: the network, and what the batch's arrays are.
 
     Attributes:
-        input_dtypes: of the data; none for the dtypes of the network's inputs.
+        input_dtypes: the dtypes of the data; none for the dtypes of the network's inputs.
         targets, weights: (shape with the batch, dtype) of each target, and of the weights of the
             examples.
     """

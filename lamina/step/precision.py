@@ -51,10 +51,9 @@ class Precision:
     """The float types of a model.
 
     Attributes:
-        dtype: of parameters, states, inputs and outputs.
-        half: in mixed precision, the dtype to which numbers are rounded; None otherwise.
-        tf32: in float32, whether operands of products are rounded to TF32 on devices that multiply
-            TF32.
+        dtype: the dtype of parameters, states, inputs and outputs.
+        half: the dtype to which numbers are rounded in mixed precision; None otherwise.
+        tf32: whether float32 operands of products are rounded to TF32 on devices that have it.
     """
 
     dtype: DType

@@ -54,7 +54,7 @@ class _Origin(Enum):
     """What a float tensor follows from."""
 
     NUMBERS = auto()  # parameters, constants, random numbers; all that does not grow with the batch
-    PRODUCTS = auto()  # products
+    CONTRACTIONS = auto()  # products
     DATA = auto()  # data, or rows of parameters, without products; or ops that keep float32
 
 
@@ -121,7 +121,7 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
         is_needed = others or (is_fresh and uses[node] > 1)
         if (
             node in candidates
-            and origins.get(node) is _Origin.PRODUCTS
+            and origins.get(node) is _Origin.CONTRACTIONS
             and is_needed
             and _grows(node)
         ):
@@ -143,7 +143,7 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
     if node.op is CONSTANT or isinstance(node.op.lowering, Generator) or not _grows(node):
         return _Origin.NUMBERS
     if node.op.multiplies or isinstance(node.op.lowering, Repeating):
-        return _Origin.PRODUCTS
+        return _Origin.CONTRACTIONS
     of_numbers = all(one is _Origin.NUMBERS for one in operands)
     if node.op is CAST:
         return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
@@ -151,7 +151,7 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
         return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
     if _Origin.DATA in operands or node.op.keeps_float32:
         return _Origin.DATA
-    return _Origin.PRODUCTS
+    return _Origin.CONTRACTIONS
 
 
 def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> Graph:
@@ -293,14 +293,14 @@ class _Products:
         )
         if (body, varying_leaves) not in self._bodies:
             self._bodies[body, varying_leaves] = self.rounded_graph(body, computed=varying_leaves)
-        rounded = self._bodies[body, varying_leaves]
+        iteration = self._bodies[body, varying_leaves]
         given = tuple(
             number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
             for number, operand in enumerate(operands)
         )
-        if (rounded, given) not in self._narrow:
-            self._narrow[rounded, given] = self._narrowed(rounded, states, given)
-        narrow = self._narrow[rounded, given]
+        if (iteration, given) not in self._narrow:
+            self._narrow[iteration, given] = self._narrowed(iteration, states, given)
+        narrow = self._narrow[iteration, given]
         new = tuple(
             self._cast(operand) if x.dtype == self._half and operand.dtype == float32 else operand
             for operand, x in zip(operands, narrow.inputs, strict=True)

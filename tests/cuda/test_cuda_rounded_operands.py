@@ -77,7 +77,7 @@ def test_inputs_are_rounded_while_they_are_gathered(monkeypatch, tmp_path, preci
 
     def noted(*of, **options):
         found = write(*of, **options)
-        rounded.extend(() if found is None else found.rounded)
+        rounded.extend(() if found is None else found.rounded_buffers)
         return found
 
     monkeypatch.setattr(kernels, "write_gather", noted)

@@ -1,17 +1,16 @@
 """Programs and their machine code on disk, so that they are compiled once.
 
-The name of an entry is a hash of its inputs: the graph or program, the processor, the versions. An
-entry holds its name and a checksum; one that does not match is removed and compiled again. Some
-entries are machine code, so the folder must be one that no other user can change
-(`lamina.base.cache.folders`). The cache never makes a program fail: where the disk cannot be used,
-everything is compiled.
+Comes in: entries, and their inputs: the graph or program, the processor, the versions. A hash of
+these is the entry's name. Leaves: the entry, if it is there. It holds its name and a checksum; one
+that does not match is removed and compiled again. Some entries are machine code, so the folder must
+be one that no other user can change. The cache never makes a program fail: where the disk cannot be
+used, everything is compiled. Read `folders.py` first.
 
     objects/new/                unfinished entries
     objects/0/ ... objects/f/   shards, by the first digit of an entry's name
     objects/0/written           a byte for each KiB written since this shard was last trimmed
 
-The time to write an entry does not depend on the number of entries: a shard is listed only after so
-many bytes were written to it that the time of the listing hardly matters.
+The time to write an entry does not grow with their number: a shard is listed after many writes.
 """
 
 from __future__ import annotations

@@ -61,9 +61,9 @@ class _Carried:
     def with_values(self, values: Sequence[Value]) -> _Carried:
         """The same with other values."""
         rest = iter(values)
-        own = [[next(rest) for _ in one] for one in (self.largest, *self.sums, *self.totals)]
+        lists = [[next(rest) for _ in one] for one in (self.largest, *self.sums, *self.totals)]
         count = 1 + len(self.sums)
-        return _Carried(own[0], own[1:count], own[count:])
+        return _Carried(lists[0], lists[1:count], lists[count:])
 
 
 def chain_kernel(signature: Signature[ChainSchedule]) -> Body:
@@ -280,10 +280,10 @@ class _Chain:
         return new_largest, scales, locals_
 
     def _added(
-        self, one: Reduce, scales: Sequence[Value], totals: Sequence[Value], locals_: RowLocals
+        self, stage: Reduce, scales: Sequence[Value], totals: Sequence[Value], locals_: RowLocals
     ) -> Sequence[Value]:
         """The work item's sums of a reduction after its columns."""
-        values = self._at_points(one.value, 0.0, locals_)
+        values = self._at_points(stage.value, 0.0, locals_)
         return [
             total * scale + self._combined("add", row)
             for total, scale, row in zip(totals, scales, values, strict=True)

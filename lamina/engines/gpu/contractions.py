@@ -104,11 +104,11 @@ class _Tile:
 
     def _read(self, view: Scalar, axis: Axis, indices: Sequence[Value]) -> list[Value]:
         """The view's value at the current k, for each index along an axis."""
-        found: list[Value] = []
+        values: list[Value] = []
         for index in indices:
             with self._points.bound(axis, index):
-                found.append(self._points.value(view))
-        return found
+                values.append(self._points.value(view))
+        return values
 
     def _store(self, totals: Sequence[Value]) -> None:
         """The epilogue of all sums that are inside the result.

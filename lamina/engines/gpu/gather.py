@@ -132,9 +132,9 @@ def write_gather(
     if counted:
         _count(code, item, run, _at(code, last, constant(1, I64), I32))
     most = max((one.batch * one.words for one in inputs), default=1)
-    rounded = {one.name: one.store.buffer for one in inputs if one.store is not None}
+    stored = {one.name: one.store.buffer for one in inputs if one.store is not None}
     names = tuple(one.name for one in inputs)
-    return Gather(code.name, names, most, rounded, tuple(rounding[name] for name in rounded))
+    return Gather(code.name, names, most, stored, tuple(rounding[name] for name in stored))
 
 
 def _gather(

@@ -174,15 +174,15 @@ class Gather:
         kernel: the name of its function in the text.
         inputs: the buffers of the program.
         items: the number of work items that have work.
-        rounded: the buffers of rounded elements, by the inputs that it also rounds. These inputs
-            are not written.
+        rounded_buffers: the buffers of rounded elements, by the inputs that it also rounds. These
+            inputs are not written.
         steps: the numbers of the steps that it does thereby; runs over a data set omit them.
     """
 
     kernel: str
     inputs: tuple[str, ...]
     items: int
-    rounded: Mapping[str, str] = field(default_factory=dict[str, str])
+    rounded_buffers: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: tuple[int, ...] = ()
 
 
@@ -233,8 +233,8 @@ class Launches:
     def workspace_blocks(self) -> tuple[int, ...]:
         """The bytes of each block of workspaces, without the kept ones."""
         sizes: dict[int, int] = {}
-        for one in self.workspaces.values():
-            sizes[one.block] = max(sizes.get(one.block, 0), one.offset + one.bytes)
+        for space in self.workspaces.values():
+            sizes[space.block] = max(sizes.get(space.block, 0), space.offset + space.bytes)
         return tuple(sizes.get(number, 0) for number in range(max(sizes, default=-1) + 1))
 
     @property

@@ -167,8 +167,8 @@ class _Matrices(TileKernel[MatrixSchedule]):
     def _copy(self, target: Value, more: Value) -> None:
         """Begins the asynchronous copies to a tile: of zeros unless there is one `more` tile."""
         copied = [one for one in self._operands if one.is_asynchronous]
-        for one in copied:
-            one.copy(axis_index(self._following), target * one.size, more)
+        for operand in copied:
+            operand.copy(axis_index(self._following), target * operand.size, more)
         if copied:
             self._code.call_void("commit_copies")
 

@@ -201,13 +201,13 @@ def _rounded_before_selection(store: Store) -> Store:
     if not isinstance(selected, Apply) or selected.primitive != "select":
         return store
     condition, *others = selected.operands
-    rounded = (
+    casts = (
         Literal(one.value, value.dtype)
         if isinstance(one, Literal)
         else Apply("cast", (one,), value.dtype)
         for one in others
     )
-    return replace(store, value=Apply("select", (condition, *rounded), value.dtype))
+    return replace(store, value=Apply("select", (condition, *casts), value.dtype))
 
 
 def _used_of_sum(step: Contraction) -> Scalar:

@@ -109,8 +109,8 @@ def _items(
     """A kernel of some items; yields it, and the address of the item's value in each buffer."""
     code = module.kernel(name, [(one, type.element) for one in buffers], [])
     with items_below(code, items) as (item, _):
-        own = item * max(type.lanes, 1)
-        yield code, lambda number: code.offset(code.parameters[number], own, type.element)
+        offset = item * max(type.lanes, 1)
+        yield code, lambda number: code.offset(code.parameters[number], offset, type.element)
 
 
 def _runs_a_second(driver: Driver, kernel: Kernel) -> float:

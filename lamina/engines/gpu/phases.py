@@ -153,7 +153,7 @@ def write_phases(
     """Writes the kernel of phases, and returns its launch; it may be repeated itself.
 
     The module has the functions of the phases. `loops` are repeated within the kernel; their
-    launches are the numbers of phases. `most_local_bytes` are those of a launch.
+    launches are the numbers of phases. A launch has at most `most_local_bytes`.
     """
     launches = [one.launch for one in phases]
     buffers = buffers_of(launches)

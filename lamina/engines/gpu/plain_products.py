@@ -235,11 +235,11 @@ def _factor(
     elements: _Strided, rows: Axis, columns: Axis, batch: Axis
 ) -> tuple[Matrix, bool] | None:
     """A factor as it is in memory, and whether that is the transpose of rows x columns."""
-    found = elements.matrix(rows, columns, batch)
-    if found is not None:
-        return found, False
-    found = elements.matrix(columns, rows, batch)
-    return None if found is None else (found, True)
+    matrix = elements.matrix(rows, columns, batch)
+    if matrix is not None:
+        return matrix, False
+    matrix = elements.matrix(columns, rows, batch)
+    return None if matrix is None else (matrix, True)
 
 
 def _with_epilogue(

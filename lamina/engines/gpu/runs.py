@@ -107,7 +107,7 @@ class Runs:
             return None
         pairs: list[Buffer] = []
         for name in gather.inputs:
-            pairs += (data.examples[name], self.buffers[gather.rounded.get(name, name)])
+            pairs += (data.examples[name], self.buffers[gather.rounded_buffers.get(name, name)])
         given = (*pairs, data.rows, *(() if counter is None else (counter,)))
         numbered = counter is None
         kernel = gather.kernel

@@ -1,8 +1,9 @@
 """Losses: the error of a prediction as one number; one family a file.
 
-A loss is a frozen record that builds its graph from ops, so its gradient is derived and it is fused
-with the network. It gives the loss of each element; the base reduces them, with weights. All
-formulas are PyTorch's, or Keras' where only Keras has the loss. Read `loss.py` first.
+Comes in: a prediction, a target and weights, as tensors. Leaves: a tensor. A loss is a frozen
+record that builds its graph from ops, so its gradient is derived and it is fused with the network.
+It gives the loss of each element; the base reduces them. All formulas are PyTorch's, or Keras'
+where only Keras has the loss. Read `loss.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

@@ -44,13 +44,13 @@ def kind_of(prediction: object) -> tuple[str, Tensor | None]:
 
 
 def doubt(
-    prediction: object, wrong: tuple[str, ...], wanted: str, advice: str, taker: str = "loss"
+    prediction: object, wrong: tuple[str, ...], expected: str, advice: str, taker: str = "loss"
 ) -> str:
     """The text about a prediction of a wrong kind, for a loss or a metric; "" for any other."""
     kind, made = kind_of(prediction)
     if kind not in wrong or made is None:
         return ""
-    return f"the prediction is {kind} of {made.origin}, and the {taker} takes {wanted}. {advice}"
+    return f"the prediction is {kind} of {made.origin}, and the {taker} takes {expected}. {advice}"
 
 
 def is_softmax_of_one(prediction: object) -> bool:

@@ -1,10 +1,10 @@
 """Metrics: measures of predictions, accumulated batch by batch; one family a file.
 
-A metric is a frozen record. It builds sums over a batch from ops, so that they are computed on the
-device with the prediction. The sums of all batches are added, and `result` computes the metric.
-Metrics that need all examples at once, such as `AUROC`, build rows of each example instead, which
-are kept on the host. Classes are on axis 1 of the prediction, as for `CrossEntropy`.
-Read `metric.py` first.
+Comes in: predictions, targets and weights. Leaves: a number. A metric is a frozen record. It builds
+sums over a batch from ops, so that they are computed on the device with the prediction; `result`
+computes the metric from the sums of all batches. Metrics that need all examples at once, such as
+`AUROC`, build rows of each example instead, which are kept on the host. Classes are on axis 1 of
+the prediction, as for `CrossEntropy`. Read `metric.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

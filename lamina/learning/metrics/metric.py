@@ -191,8 +191,8 @@ def counted(
 ) -> Sums:
     """The weights of `correct` elements, and of all that are kept; NaN for NaN among these."""
     hits = ops.cast(correct, prediction.dtype) + unknown(prediction, target, correct.rank)
-    own = element_weights(hits, weights, kept)
-    total, count = weighted_sum(hits, own, "weights")
+    weight = element_weights(hits, weights, kept)
+    total, count = weighted_sum(hits, weight, "weights")
     return {"correct": total, "count": count}
 
 

@@ -173,6 +173,6 @@ class AveragePrecision(_Ranking):
     def _area(self, hits: Array, alarms: Array) -> float:
         if not hits[-1]:
             return float("nan")
-        found = hits + alarms
-        precision = np.where(found > 0, hits / np.where(found > 0, found, 1.0), 1.0)
+        predicted = hits + alarms
+        precision = np.where(predicted > 0, hits / np.where(predicted > 0, predicted, 1.0), 1.0)
         return float(np.diff(hits, prepend=0.0) @ precision / hits[-1])

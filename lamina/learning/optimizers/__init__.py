@@ -1,8 +1,9 @@
 """Optimizers: the updates of parameters from their gradients; one family a file.
 
-An optimizer is a frozen record that builds the update from ops, so that it runs on every engine
-and is fused with the gradient. Optimizers that PyTorch has too have its formulas and default
-values, but other names: `rate` is PyTorch's `lr`. Read `optimizer.py` first.
+Comes in: parameters, gradients, states. Leaves: their new values. An optimizer is a frozen record
+that builds the update from ops, so it runs on every engine and is fused with the gradient.
+Optimizers that PyTorch has too have its formulas and default values, but other names: `rate` is
+PyTorch's `lr`. Read `optimizer.py` first.
 """
 
 from lamina.base.lazy import loaded_when_used

@@ -260,10 +260,10 @@ class ReduceOnPlateau(Monitoring):
 
 def _ranked(value: Any) -> tuple[float, ...]:
     """The value and the number of an epoch, as they are stored."""
-    found = Row(Measured()).read(value)
-    if len(found) != 2 or not float(found[1]).is_integer():
+    pair = Row(Measured()).read(value)
+    if len(pair) != 2 or not float(pair[1]).is_integer():
         raise Misfit("a value and the number of an epoch")
-    return found
+    return pair
 
 
 @dataclass

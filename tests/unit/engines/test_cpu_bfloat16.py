@@ -34,7 +34,7 @@ from lamina.engines.cpu.llvm import listing
 from lamina.engines.cpu.native_program import write_program
 from lamina.engines.cpu.processor import host, tile_refusal
 from lamina.engines.cpu.run import peaks
-from lamina.engines.simd.decide.images import Image, Side
+from lamina.engines.simd.decide.images import Image, ImageSide
 from lamina.engines.simd.decide.program import decide
 from lamina.engines.simd.decide.schedule import ALONG_K, AMX, DIRECT, GemmSchedule, WindowSchedule
 from lamina.engines.simd.decide.windows import (
@@ -479,8 +479,8 @@ def test_an_image_is_not_read_after_the_last_window():
 
 def test_sides_with_a_negative_dilation_are_split():
     position, element, residue = Axis("p", 4), Axis("e", 3), Axis("r", 2)
-    side = Side(Axis("side", 5), Sliding(position, element, 2, -1, 2, 1, 10), residue)
-    sides = (Side(residue, Sliding(None, None, 1, 1, 0, 1, 2)), side)
+    side = ImageSide(Axis("side", 5), Sliding(position, element, 2, -1, 2, 1, 10), residue)
+    sides = (ImageSide(residue, Sliding(None, None, 1, 1, 0, 1, 2)), side)
     image = Image(Literal(0, float32), (), (position,), (element,), sides, {})
     assert image.size(4) == 10
     # The first window has its elements at 2, 1 and 0.

@@ -239,7 +239,7 @@ def test_a_file_of_another_kind_is_refused(data, tmp_path):
     error = refused(tmp_path / "train.npz")
     assert error.problem == ANOTHER
     assert error.advice == (
-        "The name is that of a data file: lm.data.load(path) reads those, and "
+        "This is the name of a data file: lm.data.load(path) reads those, and "
         "model.load_parameters takes dict(numpy.load(path))."
     )
 

@@ -86,7 +86,7 @@ OPTIONS = [
     (lambda: lm.Upsample(scale=2, align_corners=True), "applies to modes that blend"),
     (lambda: lm.Pad(-1, mode="reflect"), "negative widths apply to mode="),
     (lambda: lm.Pad(((0, 1), (-1, 0)), mode="circular"), "Remove elements with Crop"),
-    (lambda: lm.RandomFlip(axis=0), "axis 0 is the batch, of which no example is"),
+    (lambda: lm.RandomFlip(axis=0), "axis 0 is the batch, and examples are reversed"),
     (lambda: lm.Hardtanh(low=1.0, high=1.0), "found     low=1.0, high=1.0"),
     (lambda: lm.RReLU(low=0.5), "low must not be above high"),
     *(

@@ -21,7 +21,7 @@ from lamina.program.windows import Sliding, loaded
 
 
 @frozen_dataclass
-class Side:
+class ImageSide:
     """One dimension of an image.
 
     Attributes:
@@ -67,7 +67,7 @@ class Image:
     outer: tuple[Axis, ...]
     positions: tuple[Axis, ...]
     elements: tuple[Axis, ...]
-    sides: tuple[Side, ...]
+    sides: tuple[ImageSide, ...]
     strides: Mapping[Axis, int]
 
     @property
@@ -162,7 +162,7 @@ def image_of(
     inside = {window.position for window in windows if across or not window.is_axis}
     # Such a copy has no coordinates between the positions of windows of one element.
     windows = [one for one in windows if not one.is_axis and not (across and one.element is None)]
-    paired: dict[Axis, Side] = {}
+    paired: dict[Axis, ImageSide] = {}
     for number, window in enumerate(windows):
         fits = window.position in (None, *positions) and window.element in (None, *elements)
         if not fits or window.divisor > 1:
@@ -195,19 +195,19 @@ def image_of(
     )
 
 
-def _side(number: int, window: Sliding) -> Side:
+def _side(number: int, window: Sliding) -> ImageSide:
     """The side along which windows slide."""
     length = window.reach(window.position.extent if window.position else 1)
     start = -min(window.dilation * (window.elements - 1), 0)
-    return Side(Axis(f"side{number}", length), replace(window, offset=start, extent=length))
+    return ImageSide(Axis(f"side{number}", length), replace(window, offset=start, extent=length))
 
 
-def _plain(axis: Axis, position: Axis | None, element: Axis | None) -> Side:
+def _plain(axis: Axis, position: Axis | None, element: Axis | None) -> ImageSide:
     """The side of an axis along which no windows slide."""
-    return Side(axis, Sliding(position, element, 1, 1, 0, 1, axis.extent))
+    return ImageSide(axis, Sliding(position, element, 1, 1, 0, 1, axis.extent))
 
 
-def _across(sides: Sequence[Side], position: Axis) -> list[Side]:
+def _across(sides: Sequence[ImageSide], position: Axis) -> list[ImageSide]:
     """The sides, the side of a position last, and split by residues if it has a stride."""
     others = [side for side in sides if side.position != position]
     (last,) = [side for side in sides if side.position == position]
@@ -219,7 +219,7 @@ def _across(sides: Sequence[Side], position: Axis) -> list[Side]:
     return [_plain(residue, None, None), *others, last]
 
 
-def _over_sides(view: Scalar, load: Load, sides: Sequence[Side]) -> Scalar:
+def _over_sides(view: Scalar, load: Load, sides: Sequence[ImageSide]) -> Scalar:
     """The view at the points of an image."""
     replacements: dict[Axis, Index] = {}
     scaled: dict[Axis, int] = {}

@@ -164,9 +164,9 @@ def _is_of_columns(stage: Reduce, column: Axis) -> bool:
     return bool(reduced) and all(stride_along(one.index, column) == 1 for one in reduced)
 
 
-def _joined(one: Loop, other: Loop) -> Loop:
+def _joined(first: Loop, second: Loop) -> Loop:
     """Two loops over partial results, joined to one that reads shared operands once."""
-    stages = (*one.stages, *other.stages)
+    stages = (*first.stages, *second.stages)
     stores = (store for stage in stages if isinstance(stage, Write) for store in stage.stores)
     reduces = (stage for stage in stages if not isinstance(stage, Write))
-    return replace(one, stages=(*reduces, Write((), tuple(stores))))
+    return replace(first, stages=(*reduces, Write((), tuple(stores))))

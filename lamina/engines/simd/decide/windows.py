@@ -121,8 +121,8 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         _col2im(step),
     ]
     # Of an operand of 16 bits that was cast to longer floats.
-    rounded = any(map(_is_half, (step.left, step.right)))
-    filterings = _ALL_FILTERINGS if rounded else FILTERINGS.values()
+    narrowed = any(map(_is_half, (step.left, step.right)))
+    filterings = _ALL_FILTERINGS if narrowed else FILTERINGS.values()
     for names, positions, elements in (
         (WINOGRAD, step.m, step.k),
         (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),

@@ -100,7 +100,7 @@ _WINDOW_WRITERS: dict[str, type[WindowWriter]] = {
 class _Pass:
     """A chunk of k of one panel, over which the tiles of M pass; the stride is along K.
 
-    `right` is the address of the chunk in the panel, `sums` that of the tiles' sums.
+    `right` is the address of the chunk in the panel, `sums` the address of the tiles' sums.
     """
 
     name: str

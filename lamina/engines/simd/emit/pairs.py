@@ -47,9 +47,9 @@ def zipped(code: Builder, first: Value, second: Value | None = None) -> Value:
     second = code.constant(0, first.type) if second is None else second
     lanes = first.type.lanes
     if first.type.is_float:
-        rounded = code.rounded_to_bfloat16(first, second)
+        halves = code.rounded_to_bfloat16(first, second)
         picks = [lane + half for lane in range(lanes) for half in (0, lanes)]
-        return code.as_pairs(code.shuffle(rounded, None, picks))
+        return code.as_pairs(code.shuffle(halves, None, picks))
     low, high = (code.convert("zext", one, "i32") for one in (first, second))
     return low | (high << 16)
 
