@@ -473,11 +473,11 @@ def entries_of(value: object) -> tuple[Any, ...] | None:
 class Either(Kind):
     """A single value of one kind, or several values of another kind."""
 
-    one: Kind
+    single: Kind
     several: Kind
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        kind = self.one if entries_of(value) is None else self.several
+        kind = self.single if entries_of(value) is None else self.several
         return kind.read(value, operands)
 
 

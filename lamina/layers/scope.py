@@ -255,7 +255,7 @@ class Scope:
     """Passed to `Layer.forward`; creates and names the layer's parameters and states.
 
     Attributes:
-        training: True in training mode (dropout on), False in inference mode.
+        training: whether the mode is training (dropout on) or inference.
         dtype: the float type of the model.
     """
 
