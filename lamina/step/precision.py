@@ -110,7 +110,7 @@ class Rounding:
     """What a device rounds.
 
     Attributes:
-        half: the dtype of activations, and of the computed operands of products, in mixed precision;
+        half: the dtype of activations and computed operands of products in mixed precision;
             None: only operands of products are rounded, to TF32.
         leaves: whether parameters and inputs are rounded too where they are multiplied.
     """
