@@ -117,7 +117,7 @@ class MultiHeadAttention(Layer):
         if self.returns == "output":
             return y
         # Means of unit vectors are the weights.
-        unit = ops.constant(np.eye(*static(k.shape[2:3])), k.dtype)
+        unit = ops.constant(np.eye(static(k.shape[2:3])[0]), k.dtype)
         ones = ops.broadcast_to(unit, (*k.shape[:3], k.shape[2]))
         return y, ops.attention(q, k, ones, **given)
 
