@@ -164,16 +164,16 @@ def pytest_mark_further_cases(metafunc):
     result = yield
     test, by_default = metafunc.definition, metafunc.config.stash[BY_DEFAULT]
     has_each = "conformance" in test.path.parts or test.get_closest_marker("each_case")
-    is_sampled = test.get_closest_marker("sampled") or "processes" in test.path.parts
     engines, made = set(), []
     for case in metafunc._calls:  # pytest has no public list of them
         engine, marks = str(case.params.get("engine_name", "")), [*case.marks]
         if engine in engines and not has_each:
             marks += [pytest.mark.further.mark, *[pytest.mark.sampled.mark] * by_default]
         engines.add(engine)
-        runs = not by_default or not (is_sampled or any(mark.name == "sampled" for mark in marks))
+        is_sampled = _is_sampled(test) or any(mark.name == "sampled" for mark in marks)
         # A test without any case would be made without values.
-        if runs or not made or _part_of(f"{test.nodeid}[{case.id}]", engine, SAMPLED_PARTS) == 0:
+        is_kept = not (by_default and is_sampled and made)
+        if is_kept or _part_of(f"{test.nodeid}[{case.id}]", engine, SAMPLED_PARTS) == 0:
             made.append(replace(case, marks=marks))
     metafunc._calls[:] = made
     return result
@@ -216,6 +216,11 @@ def _is_by_default(config: pytest.Config) -> bool:
     return bool(is_all if found is None else found)
 
 
+def _is_sampled(test: pytest.Item) -> bool:
+    """Whether a run of everything has only a part of all such tests."""
+    return bool(test.get_closest_marker("sampled")) or "processes" in test.path.parts
+
+
 def _part_of(test: str, engine: str, count: int) -> int:
     """The part, of so many, of a test; it is the same for each engine."""
     return crc32(test.replace(engine, "").encode()) % count
@@ -223,7 +228,7 @@ def _part_of(test: str, engine: str, count: int) -> int:
 
 def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
     part = config.getoption("--part")
-    is_sampled = item.get_closest_marker("sampled") or "processes" in item.path.parts
+    is_sampled = _is_sampled(item)
     if part is None:
         part = (0, SAMPLED_PARTS if is_sampled and config.stash[BY_DEFAULT] else 1)
     elif not is_sampled and not any(map(item.get_closest_marker, ("engine", "further"))):

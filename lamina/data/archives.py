@@ -103,10 +103,11 @@ def choose_names(arrays: Collection[str], targets: str | None) -> tuple[str, ...
             return tuple(arrays)
     pairs = ", ".join(f"{inputs}/{outputs}" for inputs, outputs in NAME_PAIRS)
     expected = pairs if targets is None else f"{targets} and one array of inputs"
+    near = "" if targets is None or targets in arrays else nearest(targets, arrays)
     raise DataError(
         "the names of the arrays do not tell inputs from targets",
         facts=(("expected", expected), ("found", ", ".join(sorted(arrays)) or "no arrays")),
-        advice=did_you_mean(nearest(targets or "", arrays) * (targets not in arrays))
+        advice=did_you_mean(near)
         or "Name the targets, load(path, targets='name'), or save the arrays as x and y.",
     )
 

@@ -43,15 +43,16 @@ def counted_classes(prediction: Tensor, of_one_number: str, least: int = 2) -> i
     """The extent of axis 1; the advice says what measures two classes given as one number."""
     classes = prediction.shape[1] if prediction.rank > 1 else None
     if not isinstance(classes, int) or classes < least:
+        advice = "Give every example one score for each class. "
+        if prediction.rank > 2:
+            result = "For one result of each example put lm.Flatten() before the last lm.Linear."
+            advice = f"{result} {advice}"
         raise ShapeError(
             "the prediction has no axis of classes"
             if least < 2
             else "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            advice="For one result of each example put lm.Flatten() before the last lm.Linear. "
-            * (prediction.rank > 2)
-            + f"Give every example one score for each class. For two classes as one number use "
-            f"{of_one_number}.",
+            advice=f"{advice}For two classes as one number use {of_one_number}.",
         )
     return classes
 

@@ -111,12 +111,13 @@ class ClassWeightsKind(Kind):
             for key, weight in cast(Mapping[Any, Any], value).items():
                 number = as_whole(key)
                 if number is None or number < 0:
-                    advice = "For several outputs each loss has its own: "
-                    advice += "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
-                    if not isinstance(weight, Mapping | list):
+                    advice = ""
+                    if isinstance(key, str) and isinstance(weight, Mapping | list):
+                        advice = "For several outputs each loss has its own: "
+                        advice += "loss=[lm.CrossEntropy(class_weights=[1.0, 2.5]), lm.MSE()]."
+                    elif isinstance(key, str):
                         advice = "The number of a class of a table is "
                         advice += f"dataset.coding.classes.index({key!r})."
-                    advice *= isinstance(key, str)
                     raise Misfit("a dict by class numbers", example, advice=advice)
                 try:
                     weights[number] = _WEIGHT.read(weight)

@@ -112,7 +112,7 @@ def _work_of_warps(decided: ChainSchedule, traits: Traits) -> tuple[float, int]:
 
 
 def _work_of_items(decided: ChainSchedule, bytes_: int, rates: Rates) -> tuple[float, int]:
-    """The same if work items multiply alone; elements have `bytes_` bytes."""
+    """The clocks and registers if work items multiply alone; elements have `bytes_` bytes."""
     copied, weights = decided.copied, decided.tile_m * decided.tile_k * len(decided.tiles)
     group, items, item_m = decided.group, decided.items_k, decided.item_m
     item_k = decided.tile_k // items
