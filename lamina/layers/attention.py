@@ -108,10 +108,10 @@ class MultiHeadAttention(Layer):
         (width,) = static(sources[0].shape[2:])
         features = self.features or width
         q, k, v = _projected(self, scope, sources, features)
-        given: dict[str, Any] = {**_fitted(masks, q, k), "causal": self.causal}
+        options: dict[str, Any] = {**_fitted(masks, q, k), "causal": self.causal}
         if scope.training and self.dropout:
-            given["factors"] = dropout_factors(scope, (*q.shape[:3], k.shape[2]), self.dropout)
-        means = ops.transpose(ops.attention(q, k, v, **given), (0, 2, 1, 3))
+            options["factors"] = dropout_factors(scope, (*q.shape[:3], k.shape[2]), self.dropout)
+        means = ops.transpose(ops.attention(q, k, v, **options), (0, 2, 1, 3))
         joined = ops.reshape(means, (*sources[0].shape[:2], -1))
         y = scope.layer("output", Linear(features, bias=self.bias, bias_init=Zeros()), joined)
         if self.returns == "output":
@@ -119,7 +119,7 @@ class MultiHeadAttention(Layer):
         # Means of unit vectors are the weights.
         unit = ops.constant(np.eye(static(k.shape[2:3])[0]), k.dtype)
         ones = ops.broadcast_to(unit, (*k.shape[:3], k.shape[2]))
-        return y, ops.attention(q, k, ones, **given)
+        return y, ops.attention(q, k, ones, **options)
 
 
 _UNEVEN = "the features cannot be divided evenly among the heads"

@@ -83,25 +83,25 @@ class GatedRecurrentUnit(RecurrentUnit):
         return [new + update * (states[0] - new)]
 
 
-def initial_states(layer: Layer, given: Tensors, expected: Sequence[Shape], x: Tensor) -> Tensors:
+def initial_states(layer: Layer, states: Tensors, expected: Sequence[Shape], x: Tensor) -> Tensors:
     """The states from which a recurrence starts: those given, if they fit it, or zeros."""
-    if not given:
+    if not states:
         zeros = {shape: ops.full(shape, 0.0, x.dtype) for shape in expected}
         return [zeros[shape] for shape in expected]
     names = ("h", "c")[: len(expected)]
-    if [state.shape for state in given] != list(expected):
+    if [state.shape for state in states] != list(expected):
         texts = [f"{shape_text(s, x.dtype)}   {n}" for n, s in zip(names, expected, strict=True)]
         raise ShapeError(
             f"the initial states of {type(layer).__name__} have other shapes",
             facts=(
                 *(("expected", text) for text in texts),
-                *(("found", described(state)) for state in given),
+                *(("found", described(state)) for state in states),
             ),
             advice=f"Give {' and '.join(names)} after the input, or no state for zeros.",
         )
-    for state in given:
+    for state in states:
         require_float(layer, state)
-    return list(given)
+    return list(states)
 
 
 @frozen_dataclass

@@ -31,8 +31,8 @@ def names_of(nodes: Sequence[Tensor]) -> dict[Tensor, tuple[str, str]]:
         elif node.op is COMPUTED_AGAIN:
             names[node] = names[node.operands[0]]
         elif node.op is not CONSTANT:
-            given = name_of(node)
-            name = str(count) if given is None else given
+            name = name_of(node)
+            name = str(count) if name is None else name
             _require_single(taken.setdefault(name, node), node, name)
             names[node] = (name, f"net/{name}:{_label(node)}")
             count += 1

@@ -166,8 +166,8 @@ class Pad(Layer):
 
     def __post_init__(self) -> None:
         listed = (self.widths,) if isinstance(self.widths, int) else self.widths
-        each = [width for one in listed for width in ((one,) if isinstance(one, int) else one)]
-        negative = any(width < 0 for width in each)
+        ends = [(width,) if isinstance(width, int) else width for width in listed]
+        negative = any(min(pair) < 0 for pair in ends)
         if negative and self.mode != "constant":
             raise DefinitionError(
                 'negative widths apply to mode="constant" only',

@@ -362,7 +362,7 @@ class _Extent(Kind):
             advice = "Leave the batch out: it is always the first axis and never written."
             shape: Any = value
             if isinstance(shape, tuple | list):
-                extents = [one for one in cast(Sequence[object], shape) if one is not None]
+                extents = [extent for extent in cast(Sequence[object], shape) if extent is not None]
                 advice = f"Write Input({', '.join(map(shown, extents))}), without the batch."
             raise shapes.ShapeError(
                 f"an input's dimensions are whole numbers above zero{wide}",

@@ -55,7 +55,7 @@ class ForEachAxis(Kind):
             if len(entries) != rank:
                 raise _not_one_for_each(rank)
             return read_each(number, entries)
-        rows = [one if isinstance(one, Integral) else entries_of(one) or () for one in entries]
+        rows = [row if isinstance(row, Integral) else entries_of(row) or () for row in entries]
         if len(rows) != rank or not all(isinstance(x, Integral) or len(x) == 2 for x in rows):
             raise Misfit(
                 f"a whole number, or for {_each(rank)} one or a pair",

@@ -146,7 +146,7 @@ class MaxUnpool(Layer):
                 "MaxUnpool needs values and as many indices",
                 facts=(
                     ("expected", "f32[batch, channels, ...] and i64[batch, channels, ...]"),
-                    *(("found", described(one)) for one in (x, indices)),
+                    *(("found", described(operand)) for operand in (x, indices)),
                 ),
                 advice='lm.MaxPool2d(2, returns="indices") gives both.',
             )
@@ -375,7 +375,7 @@ class AdaptiveAvgPool(_Adaptive):
         sizes = self._sizes(x)
         if all(old % new == 0 for old, new in sizes):
             along = [Window(old // new, stride=old // new) for old, new in sizes]
-            count = np.prod([one.size for one in along])
+            count = np.prod([window.size for window in along])
             return ops.window_sum(x, along) * (1.0 / float(count))
         for axis, (old, new) in enumerate(sizes, start=2):
             x = x if old == new else along_axis(x, axis, means(old, new))

@@ -92,10 +92,10 @@ class Recompute:
             found = f"{len(cast(Sequence[object], y))} outputs" if isinstance(y, tuple) else repr(y)
             raise self._error("what is computed again has one output", "a tensor", found)
 
-    def _error(self, problem: str, expected: str, given: str, advice: str = "") -> DefinitionError:
+    def _error(self, problem: str, expected: str, actual: str, advice: str = "") -> DefinitionError:
         return DefinitionError(
             problem,
-            facts=(("expected", expected), ("found", given)),
+            facts=(("expected", expected), ("found", actual)),
             where=str(Origin("Recompute", self._source)),
             advice=advice,
         )

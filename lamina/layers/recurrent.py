@@ -89,12 +89,12 @@ class _Recurrent(RecurrentUnit, ABC):
         last = [states[0] for states in final[-1 - self.bidirectional :]]
         return last[0] if len(last) == 1 else ops.concat(last, 1)
 
-    def _initial(self, x: Tensor, given: Tensors) -> list[Tensors]:
+    def _initial(self, x: Tensor, initial: Tensors) -> list[Tensors]:
         """The initial states of each layer and direction."""
         count = self.layers * (1 + self.bidirectional)
-        each = (count,) if count > 1 and given else ()
+        each = (count,) if count > 1 and initial else ()
         widths = (self._projected() or self.features, self.features)[: self.states]
-        states = initial_states(self, given, [(x.shape[0], *each, width) for width in widths], x)
+        states = initial_states(self, initial, [(x.shape[0], *each, width) for width in widths], x)
         if not each:
             return [states] * count
         return [[state[:, number] for state in states] for number in range(count)]
@@ -150,10 +150,10 @@ def _stacked(states: Tensors) -> Tensor:
     return ops.concat([ops.expand_dims(state, 1) for state in states], 1)
 
 
-def _mask(scope: Scope, given: Tensors, x: Tensor, length: int) -> Tensor:
+def _mask(scope: Scope, operands: Tensors, x: Tensor, length: int) -> Tensor:
     """A mask of the positions before the end of each sequence: [length, batch, 1]."""
-    lengths = given[-1]
-    if len(given) > 1 or lengths.shape != x.shape[:1] or lengths.dtype.kind != "int":
+    lengths = operands[-1]
+    if len(operands) > 1 or lengths.shape != x.shape[:1] or lengths.dtype.kind != "int":
         wrong = DTypeError if lengths.shape == x.shape[:1] else ShapeError
         raise wrong(
             "lengths are one whole number for each sequence",

@@ -58,7 +58,7 @@ def trace(
             tracer.new[tensor] = ops.cast(leaves[-1], dtype_in_model(tensor, dtype))
     results = tracer.built(outputs, names)
     record.index_limits += limits_of_ops(results, record.index_limits)
-    record.activations = [tracer.new.get(one, one) for one in record.activations]
+    record.activations = [tracer.new.get(node, node) for node in record.activations]
     return Trace(tuple(leaves), results, record)
 
 
@@ -67,8 +67,8 @@ def applied(
 ) -> dict[Tensor, Tensor]:
     """The nodes of a definition, operands first, applied to the replacements of its inputs."""
     new = dict(operands) | _isolated(nodes, operands)
-    floats = [tensor.dtype for given, tensor in operands.items() if given.dtype == shapes.float32]
-    dtype = next((one for one in floats if one.is_float), shapes.float32)
+    dtypes = [tensor.dtype for old, tensor in operands.items() if old.dtype == shapes.float32]
+    dtype = next((dtype for dtype in dtypes if dtype.is_float), shapes.float32)
     results: dict[Tensor, tuple[Tensor, ...]] = {}
     graphs: dict[int, Graph] = {}
     for node in nodes:

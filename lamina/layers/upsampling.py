@@ -120,13 +120,13 @@ _LARGEST = 2**20
 def _sizes(layer: Upsample, x: Tensor) -> Sequence[tuple[int, float | None]]:
     """For each axis after the channels the size, and the factor if that was given."""
     count = x.rank - 2
-    given: Any = layer.size if layer.scale is None else layer.scale
-    listed: tuple[Any, ...] = (given,) * count if isinstance(given, int | float) else given
+    option: Any = layer.size if layer.scale is None else layer.scale
+    listed: tuple[Any, ...] = (option,) * count if isinstance(option, int | float) else option
     if len(listed) != count:
         raise ShapeError(
             "Upsample has a wrong number of factors or sizes for this tensor",
             facts=(
-                ("given", str(given)),
+                ("given", str(option)),
                 ("expected", f"{count} of them"),
                 ("found", described(x)),
             ),
@@ -142,7 +142,7 @@ def _sizes(layer: Upsample, x: Tensor) -> Sequence[tuple[int, float | None]]:
             "the result of Upsample would be empty or too large",
             facts=(
                 ("expected", f"1 to {_LARGEST} elements along each axis"),
-                ("given", str(given)),
+                ("given", str(option)),
                 ("found", described(x)),
             ),
         )

@@ -86,7 +86,7 @@ class ByOutput(Sourced):
 
     def __post_init__(self) -> None:
         losses = _entries(self.losses)
-        if losses is None or not any(one is not None for one in losses.values()):
+        if losses is None or not any(loss is not None for loss in losses.values()):
             expected = '{"boxes": lm.MSE(), "classes": lm.CrossEntropy()}'
             raise DefinitionError(
                 "the losses are given as a dict, by outputs, or as a list",
@@ -297,13 +297,13 @@ class FunctionMetric(Sourced):
 def as_metrics(metrics: Any) -> tuple[Metric, ...]:
     """The metrics in metrics, functions, and both by output; DefinitionError for anything else."""
     if isinstance(metrics, Mapping):
-        of_outputs: list[Metric] = []
-        for name, given in cast(Mapping[Any, Any], metrics).items():
-            several = list(cast(Any, given)) if isinstance(given, list | tuple) else [given]
-            of_outputs += [cast(Metric, OfOutput(str(name), one)) for one in as_metrics(several)]
-        return tuple(of_outputs)
+        named: list[Metric] = []
+        for name, group in cast(Mapping[Any, Any], metrics).items():
+            several = list(cast(Any, group)) if isinstance(group, list | tuple) else [group]
+            named += [cast(Metric, OfOutput(str(name), metric)) for metric in as_metrics(several)]
+        return tuple(named)
     if isinstance(metrics, list | tuple):
-        metrics = [_as_metric(one) for one in cast(Sequence[Any], metrics)]
+        metrics = [_as_metric(metric) for metric in cast(Sequence[Any], metrics)]
     check_metrics(metrics)
     return tuple(cast(Sequence[Metric], metrics))
 

@@ -149,11 +149,11 @@ def objective(
     for pair in compared:
         term = pair.term
         checks += _check(term.loss, pair.numbers, trace.outputs[term.output or 0])
-        given = pair.weights
+        loss_weights = pair.weights
         if classes is not None:
-            given = _with_classes(classes, pair, len(trace.outputs))
+            loss_weights = _with_classes(classes, pair, len(trace.outputs))
         try:
-            value, divisor = _value(pair, trace, given)
+            value, divisor = _value(pair, trace, loss_weights)
         except (DTypeError, ShapeError) as error:
             raise _of_one_target(error, pair, len(leaves)) from None
         if divisor is not None:
@@ -161,8 +161,8 @@ def objective(
         if term.name:
             outputs.append((f"loss.{term.name}", value))
         scaled = value if term.factor == 1 else value * term.factor
-        shares.append(Share(scaled, divisor, term.summed, given is not None))
-    everything = [_cast(one, dtype) for one in leaves]
+        shares.append(Share(scaled, divisor, term.summed, loss_weights is not None))
+    everything = [_cast(target, dtype) for target in leaves]
     statistics, kept, of_metrics = _measured(metrics, trace.outputs, names, compared, everything)
     results = [*(share.loss for share in shares), *(tensor for _, tensor in statistics)]
     building = BUILDING.get()
@@ -171,10 +171,10 @@ def objective(
         (*leaves, *weight_leaves),
         added([share.loss for share in shares]),
         _joined(shares),
-        tuple(one.term for one in compared),
+        tuple(pair.term for pair in compared),
         (*outputs, *statistics),
         kept,
-        tuple(one.numbers for one in compared),
+        tuple(pair.numbers for pair in compared),
         (*checks, *of_metrics),
         (*limits, *limits_of_ops(results, limits, trace.outputs)),
     )
@@ -326,24 +326,24 @@ def _value(pair: _Compared, trace: Trace, weights: Tensor | None) -> tuple[Tenso
     if doubt:
         _warn_of(doubt(pair.prediction), loss, pair.term.name)
     value, divisor = _computed(pair, pair.target, weights)
-    given = cast(object, value)
-    if not isinstance(given, Tensor) or given.shape != () or not given.dtype.is_float:
+    result = cast(object, value)
+    if not isinstance(result, Tensor) or result.shape != () or not result.dtype.is_float:
         advice = "Average over the examples: ops.mean(...)."
         if getattr(loss, "reduction", "") == "none":
             advice = "Leave reduction='none' out: it is for lm.compile and losses of your own."
-        kind = described(given) if isinstance(given, Tensor) else type(given).__name__
+        kind = described(result) if isinstance(result, Tensor) else type(result).__name__
         facts = (("expected", f"a tensor {shape_text((), loss_dtype(trace))}"), ("found", kind))
         raise ShapeError("a loss must be a single number", facts=facts, advice=advice, where="loss")
     mixture, target = trace.record.mixture, pair.target
     if mixture is None or target is None:
-        return given, divisor
+        return result, divisor
     # The examples are mixed, and so are the losses of their own and their partners' targets. A
     # partner's target keeps its weight. The sum of the weights is the same.
     targets = cast(tuple[Tensor, ...], target if isinstance(target, tuple) else (target,))
     others = _single([partners(each) for each in targets])
     other, _ = _computed(pair, others, None if weights is None else partners(weights))
-    share = ops.cast(mixture.share, given.dtype)
-    return share * given + (1 - share) * other, divisor
+    share = ops.cast(mixture.share, result.dtype)
+    return share * result + (1 - share) * other, divisor
 
 
 def _computed(pair: _Compared, target: Any, weights: Tensor | None) -> tuple[Any, Tensor | None]:
@@ -409,10 +409,10 @@ def _measured(
             )
         with labelled(Origin(f"metric{number}")):
             statistics = _statistics(metric, inner, prediction, target, weights)
-        numbers = [position for position, one in enumerate(targets) if one is target]
+        numbers = [position for position, tensor in enumerate(targets) if tensor is target]
         checks += _check(inner, numbers, prediction)
-        terms = (one.term for one in compared)
-        loss = next((one.loss for one in terms if one.output is None or one.name == name), None)
+        terms = (pair.term for pair in compared)
+        loss = next((term.loss for term in terms if term.output is None or term.name == name), None)
         _warn_of(_doubt_of_ignored(inner, loss), inner, name)
         doubt: Callable[..., str] | None = getattr(inner, "doubt", None)
         if doubt:

@@ -110,7 +110,7 @@ class TrainingOptions:
             kind = "a function that clips gradients"
             raise wrong_argument("clip", kind, "lm.ClipGlobalNorm(1.0)", clip)
         listed = cast(Sequence[object], frozen) if isinstance(frozen, list | tuple) else [None]
-        if not all(isinstance(one, str) for one in listed):
+        if not all(isinstance(pattern, str) for pattern in listed):
             raise DefinitionError(
                 "the frozen parameters are given as a list of patterns",
                 facts=(("expected", "['0.*', '2.weight']"), ("found", repr(self.frozen))),

@@ -67,5 +67,5 @@ def lstm_classifier(
         returns="last",
         name="lstm",
     )
-    given = [first, Input(dtype="int64")] if lengths else [first]
-    return Network(given, Linear(classes, name="head")(memory(x, *given[1:])))
+    network_inputs = [first, Input(dtype="int64")] if lengths else [first]
+    return Network(network_inputs, Linear(classes, name="head")(memory(x, *network_inputs[1:])))

@@ -32,11 +32,11 @@ __all__ = ["attention"]
 
 
 def _infer_attention(*operands: Tensor, **attributes: Any) -> Typed:
-    given = attention_arguments(operands, attributes)
-    queries, keys, values = given.queries, given.keys, given.values
-    others = [x for x in (given.mask, given.bias, given.factors) if x is not None]
-    is_biased = given.bias is not None
-    if len(operands) != 3 + len(others) or is_biased != attributes.get("biased", False):
+    arguments = attention_arguments(operands, attributes)
+    queries, keys, values = arguments.queries, arguments.keys, arguments.values
+    mask, bias, factors = arguments.mask, arguments.bias, arguments.factors
+    others = [x for x in (mask, bias, factors) if x is not None]
+    if len(operands) != 3 + len(others) or (bias is not None) != attributes.get("biased", False):
         raise DTypeError("attention: there is one mask, of bools, one bias, and one of factors")
     facts = tuple(zip(("queries", "keys", "values"), map(described, operands), strict=False))
     if not queries.dtype.is_float or {keys.dtype, values.dtype} != {queries.dtype}:
@@ -60,10 +60,10 @@ def _infer_attention(*operands: Tensor, **attributes: Any) -> Typed:
     if keys.shape[2] == 0:
         raise ShapeError("attention: there are no keys", facts=facts)
     weights = (*queries.shape[:3], keys.shape[2])
-    for name, x in (("bias", given.bias), ("factors", given.factors)):
+    for name, x in (("bias", bias), ("factors", factors)):
         if x is not None and x.dtype != queries.dtype:
             raise DTypeError(f"attention: the {name} must be of the queries' dtype", facts=facts)
-    for name, x in (("mask", given.mask), ("bias", given.bias), ("factors", given.factors)):
+    for name, x in (("mask", mask), ("bias", bias), ("factors", factors)):
         if x is not None and (
             x.rank != 4 or any(n not in (1, m) for n, m in zip(x.shape, weights, strict=True))
         ):
@@ -95,8 +95,8 @@ def _build(*operands: Tensor, **attributes: Any) -> Tensor:
     return weighted_means(given, given.block_count)
 
 
-def _gradient(*given: Tensor, **attributes: Any) -> Gradients:
-    *operands, result, upstream = given
+def _gradient(*tensors: Tensor, **attributes: Any) -> Gradients:
+    *operands, result, upstream = tensors
     return tuple(
         apply(ATTENTION_GRADIENT, upstream, result, *operands, **attributes, operand=number)
         if x.dtype.is_float

@@ -156,16 +156,16 @@ class _Block:
         return products if allowed is None else ops.where(allowed, products, -math.inf)
 
 
-def _blocks_of(given: AttentionArguments, blocks: int) -> Iterator[_Block]:
+def _blocks_of(attention: AttentionArguments, blocks: int) -> Iterator[_Block]:
     """The blocks of queries; fewer than `blocks` if there are fewer queries."""
-    query_count, key_count = given.queries.shape[2], given.keys.shape[2]
+    query_count, key_count = attention.queries.shape[2], attention.keys.shape[2]
     if not isinstance(query_count, int) or not isinstance(key_count, int):
-        yield _Block(given, 0, query_count, key_count)
+        yield _Block(attention, 0, query_count, key_count)
         return
     block_size = -(-query_count // blocks) or 1
     for start in range(0, query_count, block_size) or (0,):
         end = min(start + block_size, query_count)
-        yield _Block(given, start, end, min(key_count, end) if given.causal else key_count)
+        yield _Block(attention, start, end, min(key_count, end) if attention.causal else key_count)
 
 
 def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,23 +180,23 @@ def _powers(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return powers, total, ops.where(ops.equal(total, 0), 0, shift + ops.log(total))
 
 
-def weighted_means(given: AttentionArguments, blocks: int) -> Tensor:
+def weighted_means(attention: AttentionArguments, blocks: int) -> Tensor:
     """The result of an attention: means of the values, weighted by the softmax of the scores."""
     means: list[Tensor] = []
-    for block in _blocks_of(given, blocks):
-        powers, total, _ = _powers(block.scores(given.queries, given.keys))
-        factors = block.at_weights(given.factors)
+    for block in _blocks_of(attention, blocks):
+        powers, total, _ = _powers(block.scores(attention.queries, attention.keys))
+        factors = block.at_weights(attention.factors)
         weights = powers if factors is None else powers * factors
         # The axes are in the order in which a layer joins the heads, so nothing is transposed.
-        values = block.at_keys(given.values)
-        sums = given.product("bhqk,bhkd->bqhd", given.rounded_factor(weights), values)
+        values = block.at_keys(attention.values)
+        sums = attention.product("bhqk,bhkd->bqhd", attention.rounded_factor(weights), values)
         share = ops.where(ops.equal(total, 0), 0, ops.reciprocal(total))
         means.append(sums * ops.expand_dims(ops.transpose(share, (0, 2, 1)), 3))
     return ops.transpose(ops.concat(means, 1), (0, 2, 1, 3))
 
 
 def gradients_of(
-    given: AttentionArguments, result: Tensor, upstream: Tensor, blocks: int
+    attention: AttentionArguments, result: Tensor, upstream: Tensor, blocks: int
 ) -> tuple[Tensor, ...]:
     """The gradients of queries, keys, values, and of the bias and factors if there are any.
 
@@ -207,13 +207,13 @@ def gradients_of(
     mean = ops.sum(upstream * result, 3)
 
     def weights_of(block: _Block, *after: Tensor) -> Tensor:
-        _, _, log_total = _powers(block.scores(given.queries, given.keys))
-        again = ops.recomputed(given.queries, *after)
-        return ops.exp(block.scores(again, given.keys) - ops.expand_dims(log_total, 3))
+        _, _, log_total = _powers(block.scores(attention.queries, attention.keys))
+        again = ops.recomputed(attention.queries, *after)
+        return ops.exp(block.scores(again, attention.keys) - ops.expand_dims(log_total, 3))
 
     def products_of(block: _Block) -> Tensor:
         arriving = block.at_queries(upstream)
-        return given.product("bhqd,bhkd->bhqk", arriving, block.at_keys(given.values))
+        return attention.product("bhqd,bhkd->bhqk", arriving, block.at_keys(attention.values))
 
     def of_scores_in(block: _Block, weights: Tensor, products: Tensor) -> Tensor:
         of_scores = weights * (products - ops.expand_dims(block.at_queries(mean), 3))
@@ -223,29 +223,29 @@ def gradients_of(
 
     of_queries: list[Tensor] = []
     totals: list[Tensor] = []
-    for block in _blocks_of(given, blocks):
+    for block in _blocks_of(attention, blocks):
         # Each block depends on the block before, so that they run in order and share memory.
         weights, products = weights_of(block, *(totals or [mean])), products_of(block)
-        factors = block.at_weights(given.factors)
-        changed = weights
-        if factors is not None:
-            changed, products = weights * factors, products * factors
-        of_scores = given.rounded_factor(of_scores_in(block, weights, products) * given.scale)
-        keys, queries = block.at_keys(given.keys), block.at_queries(given.queries)
-        of_queries.append(given.product("bhqk,bhkd->bqhd", of_scores, keys))
-        of_keys = given.product("bhqk,bhqd->bkhd", of_scores, queries)
-        arriving = block.at_queries(upstream)
-        of_values = given.product("bhqk,bhqd->bkhd", given.rounded_factor(changed), arriving)
+        factors = block.at_weights(attention.factors)
+        changed = weights if factors is None else weights * factors
+        products = products if factors is None else products * factors
+        scaled = of_scores_in(block, weights, products) * attention.scale
+        of_scores = attention.rounded_factor(scaled)
+        keys, queries = block.at_keys(attention.keys), block.at_queries(attention.queries)
+        of_queries.append(attention.product("bhqk,bhkd->bqhd", of_scores, keys))
+        of_keys = attention.product("bhqk,bhqd->bkhd", of_scores, queries)
+        arriving, rounded = block.at_queries(upstream), attention.rounded_factor(changed)
+        of_values = attention.product("bhqk,bhqd->bkhd", rounded, arriving)
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     results = [ops.transpose(x, (0, 2, 1, 3)) for x in (ops.concat(of_queries, 1), *totals)]
-    all_weights = _Block(given, 0, given.queries.shape[2], given.keys.shape[2])
-    if given.bias is not None:
+    all_weights = _Block(attention, 0, attention.queries.shape[2], attention.keys.shape[2])
+    if attention.bias is not None:
         products = products_of(all_weights)
-        products = products if given.factors is None else products * given.factors
+        products = products if attention.factors is None else products * attention.factors
         of_scores = of_scores_in(all_weights, weights_of(all_weights, mean), products)
-        results.append(ops.sum_to(of_scores, given.bias.shape))
-    if given.factors is not None:
+        results.append(ops.sum_to(of_scores, attention.bias.shape))
+    if attention.factors is not None:
         of_factors = weights_of(all_weights, mean) * products_of(all_weights)
-        results.append(ops.sum_to(of_factors, given.factors.shape))
+        results.append(ops.sum_to(of_factors, attention.factors.shape))
     return tuple(results)

@@ -235,10 +235,10 @@ def nan_to_num(
     """
     x = as_tensor(x)
     least, most = x.dtype.limits
-    given = (("nan", nan, 0.0), ("posinf", posinf, most), ("neginf", neginf, least))
+    replacements = (("nan", nan, 0.0), ("posinf", posinf, most), ("neginf", neginf, least))
     numbers = [
         float(read(name, AnyNumber(), default if value is None else value))
-        for name, value, default in given
+        for name, value, default in replacements
     ]
     return (x, *numbers) if x.dtype.is_float else x
 

@@ -257,8 +257,8 @@ def _infer_weight_gradient(
     original: Tensor, convolved: Tensor, shape: tuple[int, ...], **numbers: Any
 ) -> Typed:
     axes = Axes(shape, numbers)
-    given = {len(axes.strides), len(axes.dilations), len(axes.padding)}
-    lengths = given | {original.rank - 2, convolved.rank - 2}
+    attribute_lengths = {len(axes.strides), len(axes.dilations), len(axes.padding)}
+    lengths = attribute_lengths | {original.rank - 2, convolved.rank - 2}
     fits = len(shape) > 2 and lengths == {axes.rank} and not axes.outputs % axes.groups
     if fits:
         counts = axes.counts(static(original.shape[2:]))

@@ -133,10 +133,10 @@ class Layout:
         order = [*range(first), *range(rank, windowed.rank), *range(first, rank)]
         return transpose(windowed, order)
 
-    def applied(self, windowed: Tensor, weight: Tensor, given: str) -> Tensor:
+    def applied(self, windowed: Tensor, weight: Tensor, channels: str) -> Tensor:
         """The contraction of windows with a weight: [batch, channels, positions...].
 
-        `given` is the label of the windows' channels, `"c"` or `"o"`; the result has the other one.
+        `channels` is their label in the windows, `"c"` or `"o"`; the result has the other label.
         """
         axes, grouped = self.axes, self.axes.grouped(weight)
         if axes.is_depthwise:
@@ -145,7 +145,7 @@ class Layout:
             products = windowed * reshape(last, (*axes.sizes, axes.groups, 1))
             sums = sum_axes(products, tuple(range(1 + axes.rank, 1 + 2 * axes.rank)))
             return self.restored(sums)
-        left, output = self.window_labels(given), self.labels("o" if given == "c" else "c")
+        left, output = self.window_labels(channels), self.labels("o" if channels == "c" else "c")
         return self.restored(contract(windowed, grouped, left, self.weight_labels, output))
 
     def weight_gradient(self, original: Tensor, convolved: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def _order(letters: Sequence[str], output: str, extents: dict[str, Dim]) -> list
         for letter, dim in extents.items()
     }
     search = _best_tree if len(letters) <= MOST_SEARCHED else _greedy_tree
-    tree = search([set(one) for one in letters], set(output), sizes)
+    tree = search([set(labels) for labels in letters], set(output), sizes)
     pairs: list[tuple[int, int]] = []
     # The tree of each tensor that is left.
     left: list[_Tree] = list(range(len(letters)))

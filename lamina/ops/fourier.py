@@ -214,20 +214,20 @@ def irfft(x: TensorLike, count: int | None = None, norm: Norm = "backward") -> T
     """
     x = floating(x)
     _infer(x)
-    (given,) = static(x.shape[-2:-1])
-    length: int = read("count", whole(1), max(2 * (given - 1), 1) if count is None else count)
-    if given != length // 2 + 1:
+    (bins,) = static(x.shape[-2:-1])
+    length: int = read("count", whole(1), max(2 * (bins - 1), 1) if count is None else count)
+    if bins != length // 2 + 1:
         raise ShapeError(
             f"irfft: {length} real numbers have {length // 2 + 1} complex numbers",
             facts=(("expected", f"f32[..., {length // 2 + 1}, 2]"), ("found", described(x))),
             advice="Truncate or pad the transform with ops.pad, or give another count.",
         )
     # The missing numbers are conjugates: they add the real part of each term once more.
-    factors = np.full((given, 1), 2.0, x.dtype.numpy)
+    factors = np.full((bins, 1), 2.0, x.dtype.numpy)
     factors[0] = 1
     if length % 2 == 0:
         factors[-1] = 1
-    missing = [(0, 0)] * (x.rank - 2) + [(0, length - given), (0, 0)]
+    missing = [(0, 0)] * (x.rank - 2) + [(0, length - bins), (0, 0)]
     y = apply(FFT, ops.pad(x * constant(factors), missing), inverse=True)[..., 0]
     scale = _scale(norm, length, inverse=True)
     return y if scale == 1 else y * scale

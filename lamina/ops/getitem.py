@@ -139,8 +139,8 @@ def _limit(limit: object) -> Any:
 
 def _whole_key(x: Tensor, key: Any) -> tuple[list[Entry], int]:
     """The key with an entry for each axis, masks as indices; the number of the one after `...`."""
-    given: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
-    entries: list[Any] = [_entry_of(x, entry) for entry in given]
+    indices: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
+    entries: list[Any] = [_entry_of(x, entry) for entry in indices]
     # Each entry stands for an axis, but a mask for several, and `...` and None for none.
     axes = [entry.ndim if _is_array(entry, "b") else 1 for entry in entries if entry is not None]
     dots = sum(entry is Ellipsis for entry in entries)

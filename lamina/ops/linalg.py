@@ -176,8 +176,8 @@ def _labelled_product(left: _Labelled, right: _Labelled, output: Labels, shape: 
     left = _fitted(left, right, extents)
     right = _fitted(right, left, extents)
     left = _fitted(left, right, extents)
-    given = left.extents | right.extents
-    kept = tuple(label for label in output if given.get(label) == extents[label])
+    operand_extents = left.extents | right.extents
+    kept = tuple(label for label in output if operand_extents.get(label) == extents[label])
     result = contract(left.tensor, right.tensor, left.labels, right.labels, kept)
     ones = [extents[label] if label in kept else 1 for label in output]
     return broadcast_to(reshape(result, ones), shape)
@@ -359,7 +359,7 @@ def parsed_spec(spec: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     if any(count < 0 or (count > 0 and "..." not in part) for part, count in pairs):
         problem = "the number of letters of an operand is not its number of axes"
         raise refused_spec(problem, spec, operands)
-    spare = [one for one in string.ascii_letters if one not in letters]
+    spare = [letter for letter in string.ascii_letters if letter not in letters]
     most = max(counts)
     if most > len(spare):
         raise refused_spec("there are too many axes", spec, operands)

@@ -213,7 +213,7 @@ def is_expensive(node: Tensor) -> bool:
         return False
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
     scalar = lowering.scalar(node, probes)
-    applied = (one.primitive for one in postorder(scalar) if isinstance(one, Apply))
+    applied = (part.primitive for part in postorder(scalar) if isinstance(part, Apply))
     return any(cost_of_primitive(primitive) > 1 for primitive in applied)
 
 

@@ -273,9 +273,9 @@ def _random_op(
     dtypes: Sequence[DType],
     float_type: Callable[[Attributes], DType],
     attributes: Mapping[str, Kind],
-    **given: float,
+    **parameters: float,
 ) -> Op:
-    """An op that draws numbers; its samples have these dtypes and given attributes."""
+    """An op that draws numbers; its samples have these dtypes and parameters."""
 
     def scalar(node: Tensor, coordinates: Coordinates, pull: Pull) -> Scalar:
         count = _WORDS[float_type(node.attributes)]
@@ -300,7 +300,7 @@ def _random_op(
         return _computed(distribution(words, attributes), bits).reshape(shape)
 
     kinds = {"shape": Many(Extent()), "stream": Whole(), **attributes}
-    common = {"stream": 3, **given}
+    common = {"stream": 3, **parameters}
     samples = tuple(
         Sample(
             *(((), ()), {"shape": shape, "dtype": dtype, **common}, 0, 1000, ("int64", "int64")),

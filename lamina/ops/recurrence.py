@@ -174,14 +174,14 @@ def _graph(
     return Graph(tuple(x for group in leaves for x in group), named_results(results))
 
 
-def _results_of(given: object) -> tuple[list[Tensor], list[Tensor]]:
+def _results_of(results: object) -> tuple[list[Tensor], list[Tensor]]:
     """The results of the user's function: new states, then further results."""
-    groups = [entries_of(group) for group in entries_of(given) or ()]
+    groups = [entries_of(group) for group in entries_of(results) or ()]
     listed = [group for group in groups if group is not None]
     if len(groups) != 2 or len(listed) != 2:
         raise DefinitionError(
             "`step` must return its new states and further results",
-            facts=(("expected", "a pair of lists of tensors"), ("found", type(given).__name__)),
+            facts=(("expected", "a pair of lists of tensors"), ("found", type(results).__name__)),
             where=source_line(),
             advice="Return [state], [] if there are no further results.",
         )

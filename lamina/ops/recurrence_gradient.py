@@ -197,9 +197,9 @@ class _Backward(Recurrence):
         inside = topological(new)
         # If no sequence is used, one is kept: its length is the number of iterations.
         elements = [x for x in self.stacks if x in inside] or list(self.stacks)[-1:]
-        given = self.node.operands[self.states + self.sequences :]
+        arguments = self.node.operands[self.states + self.sequences :]
         constants = self.body.inputs[self.states + self.sequences :]
-        used = [(x, y) for x, y in zip(constants, given, strict=True) if x in inside]
+        used = [(x, y) for x, y in zip(constants, arguments, strict=True) if x in inside]
         zeros = [ops.broadcast_to(constant(0.0, x.dtype), x.shape) for x in of_states]
         sequences = [self.stacks[x] for x in elements]
         body = Graph((*of_states, *elements, *(x for x, _ in used)), named_results(new))

@@ -114,7 +114,7 @@ class _Reader:
         """[batch, channels, ...]: the elements at whole positions [batch, ...]; zero outside."""
         pairs = list(zip(positions, self.extents, strict=True))
         limited = [ops.maximum(ops.minimum(at, extent - 1), 0) for at, extent in pairs]
-        number, *further = (ops.cast(one, int32) for one in limited)
+        number, *further = (ops.cast(at, int32) for at in limited)
         for index, extent in zip(further, self.extents[1:], strict=True):
             number = number * extent + index
         count = size_of(static(number.shape[1:]))
@@ -239,5 +239,5 @@ def _base_grid(shape: Sequence[int], corners: bool) -> Array:
         else np.zeros(1)
         for count in shape
     ]
-    points = np.stack([one.ravel() for one in np.meshgrid(*lines, indexing="ij")][::-1], -1)
+    points = np.stack([grid.ravel() for grid in np.meshgrid(*lines, indexing="ij")][::-1], -1)
     return np.concatenate([points, np.ones((len(points), 1))], 1)

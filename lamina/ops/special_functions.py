@@ -101,7 +101,7 @@ def _lgamma_of(x: Tensor) -> Tensor:
     inverse = ops.reciprocal(a)
     further = [number / (2 * j * (2 * j - 1)) for j, number in enumerate(_bernoulli(9), start=1)]
     stirling = (a - 0.5) * (logarithm - 1) + (math.log(2 * math.pi) - 1) / 2
-    stirling = stirling + inverse * _polynomial(inverse * inverse, [float(one) for one in further])
+    stirling = stirling + inverse * _polynomial(inverse * inverse, list(map(float, further)))
     positive = ops.where(a < _LARGE, _near_two(t) + small, stirling)
     sine = ops.abs(_sine_and_cosine(x)[0])
     result = ops.where(x > 0, positive, math.log(math.pi) - ops.log(sine) - positive)

@@ -129,11 +129,11 @@ def _shear_slides(node: Tensor, coordinates: Coordinates) -> tuple[Sliding | Non
     slopes: tuple[Slope, ...] = node.attributes["slopes"]
     return tuple(
         sliding_at(
-            *(coordinates[one.position], coordinates[one.element]),
-            (one.stride, one.dilation, one.offset, one.divisor),
-            shape[one.position],
+            *(coordinates[slope.position], coordinates[slope.element]),
+            (slope.stride, slope.dilation, slope.offset, slope.divisor),
+            shape[slope.position],
         )
-        for one in slopes
+        for slope in slopes
     )
 
 
@@ -256,9 +256,10 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
         return _tiles(x, axes, along)
     sizes = tuple(window.size for window in along)
     repeated = broadcast_to(reshape(x, (*x.shape, *(1 for _ in sizes))), (*x.shape, *sizes))
+    numbered = enumerate(zip(axes, extents, along, strict=True), start=x.rank)
     slopes = [
-        Slope(axis, x.rank + number, one.count(extent), one.stride, one.dilation, -one.before)
-        for number, (axis, extent, one) in enumerate(zip(axes, extents, along, strict=True))
+        Slope(axis, element, window.count(extent), window.stride, window.dilation, -window.before)
+        for element, (axis, extent, window) in numbered
     ]
     return shear(repeated, slopes, fill)
 

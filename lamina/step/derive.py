@@ -278,7 +278,7 @@ def differentiable(batch: BatchSpecs, options: TrainingOptions) -> Differentiabl
     """The loss of a batch, and the parameters that are trained; raises as `training_graph`."""
     trace = _with_float32_outputs(batch.trace(training=True))
     record, names = trace.record, list(trace.record.parameters)
-    excluded = {name for one in options.frozen for name in matching(one, names, "frozen")}
+    excluded = {name for pattern in options.frozen for name in matching(pattern, names, "frozen")}
     numbers = TrainingNumbers()
     numbers.leaves |= record.hyperparameters.leaves
     optimizers = optimizers_by_name(numbers.of(options.optimizer, "optimizer"), names)
@@ -332,9 +332,9 @@ def _parameter_updates(
             together = ops.concat([ops.reshape(gradient, (-1,)) for _, gradient in group], 0)
             vector = ops.concat(flat, 0)
             new, after = updated(optimizer, path, vector, together, applied, slots)
-            parts = ops.split(new, [one.shape[0] for one in flat], 0)
+            parts = ops.split(new, [tensor.shape[0] for tensor in flat], 0)
             pairs = zip(parameters, parts, strict=True)
-            updates += [*((one, ops.reshape(part, one.shape)) for one, part in pairs), *after]
+            updates += [*((old, ops.reshape(part, old.shape)) for old, part in pairs), *after]
     return updates
 
 
@@ -379,10 +379,10 @@ def _trained(
 def _clipped(clip: Clip, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
     clipped: object = clip(gradients)
     types = [
-        (one.shape, one.dtype) if isinstance(one, Tensor) else None
-        for one in (cast(Sequence[object], clipped) if isinstance(clipped, list | tuple) else ())
+        (result.shape, result.dtype) if isinstance(result, Tensor) else None
+        for result in (cast(Sequence[object], clipped) if isinstance(clipped, list | tuple) else ())
     ]
-    if types != [(one.shape, one.dtype) for one in gradients]:
+    if types != [(gradient.shape, gradient.dtype) for gradient in gradients]:
         expected = f"{len(gradients)} tensors of the same shapes and dtypes"
         raise DefinitionError(
             "the clipping function does not return one gradient for each gradient",

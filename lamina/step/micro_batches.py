@@ -175,13 +175,13 @@ def _micro_graph(traced: Differentiable, examples: Tensor, sums: Sequence[_Sums]
 def _update_graph(traced: Differentiable, examples: Tensor, sums: Sequence[_Sums]) -> BatchGraph:
     penalties = traced.trace.record.penalties
     with labelled(Origin("accumulation")):
-        loss = added([one.of_batch(one.loss) for one in sums])
+        loss = added([share.of_batch(share.loss) for share in sums])
         # The gradients of the loss of the whole batch, without penalties.
         of_batch: list[Tensor] = []
         for variable in traced.trained:
-            name, shares = variable.name, [one for one in sums if variable.name in one.gradients]
-            totals = [one.of_batch(one.gradients[name]) for one in shares]
-            zeros = ops.cast(ops.zeros_like(variable.tensor), _wide(variable))
+            name, zeros = variable.name, ops.cast(ops.zeros_like(variable.tensor), _wide(variable))
+            shares = [share for share in sums if name in share.gradients]
+            totals = [share.of_batch(share.gradients[name]) for share in shares]
             of_batch.append(added(totals) if totals else zeros)
     if penalties:
         penalty = penalised(ops.zeros_like(loss), penalties)

@@ -36,27 +36,27 @@ class Names:
             for n, name in enumerate(self.each)
         ]
 
-    def in_order(self, given: Mapping[Any, Any]) -> tuple[Any, ...]:
+    def in_order(self, arrays: Mapping[Any, Any]) -> tuple[Any, ...]:
         """The arrays that are given by name."""
         if None in self.each:
-            raise _without_names(self, given)
+            raise _without_names(self, arrays)
         names = cast(tuple[str, ...], self.each)
-        unknown = [name for name in given if name not in (*names, *self.ignored)]
-        missing = [name for name in names if name not in given]
+        unknown = [name for name in arrays if name not in (*names, *self.ignored)]
+        missing = [name for name in names if name not in arrays]
         if (unknown or missing) and not self.shown:
-            raise _without_names(self, given)
+            raise _without_names(self, arrays)
         if unknown:
-            raise _unknown(self, given, unknown[0])
+            raise _unknown(self, arrays, unknown[0])
         if missing:
             several = self.role == "weight"
             what = "weights of output" if several else self.role
             raise DataError(
                 f"the {what} {missing[0]!r} {'are' if several else 'is'} missing",
-                facts=(("expected", _listed(names)), ("found", _listed(given))),
+                facts=(("expected", _listed(names)), ("found", _listed(arrays))),
                 where=f"{self.role}s",
                 advice=_MISSING[self.role],
             )
-        return tuple([given[name] for name in names])
+        return tuple([arrays[name] for name in names])
 
 
 def unnamed(role: str, count: int) -> Names:
@@ -101,7 +101,7 @@ def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
     if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
-        data = all(isinstance(one, list) or hasattr(one, "__array__") for one in arrays)
+        data = all(isinstance(array, list) or hasattr(array, "__array__") for array in arrays)
         pair = role == "input" and data and len(arrays) == 2 * count
         raise DataError(
             f"the network has another number of {role}s",
@@ -127,35 +127,35 @@ _MISSING = {
 }
 
 
-def _without_names(names: Names, given: Mapping[Any, Any]) -> DataError:
+def _without_names(names: Names, arrays: Mapping[Any, Any]) -> DataError:
     count, named = len(names.each), None not in names.each
     number = 0 if named else names.each.index(None)
     which = f"the {names.role}" if count == 1 else f"{names.role} {number}"
     advice = "Give the array itself" if count == 1 else "Give a tuple in their order"
-    example = next((name for name in given if name not in names.each), "name")
+    example = next((name for name in arrays if name not in names.each), "name")
     remedy = _NAME_OUTPUTS if named else _GIVE_LOSSES
     remedy = _NAME_INPUTS if names.role == "input" else remedy
     return DataError(
         f"the {names.role}s are given by name, and {which} has no name",
         facts=(
             ("expected", "an array" if count == 1 else f"a tuple of {count} arrays"),
-            ("found", f"a dict of {_listed(given)}" if given else "an empty dict"),
+            ("found", f"a dict of {_listed(arrays)}" if arrays else "an empty dict"),
         ),
         where=f"{names.role}s",
         advice=f"{advice}, or {remedy.format(example=example)}",
     )
 
 
-def _unknown(names: Names, given: Mapping[Any, Any], name: object) -> DataError:
+def _unknown(names: Names, arrays: Mapping[Any, Any], name: object) -> DataError:
     names_here = [*dict.fromkeys([*cast(tuple[str, ...], names.each), *names.ignored])]
-    close = nearest(str(name), [one for one in names_here if one not in given])
+    close = nearest(str(name), [candidate for candidate in names_here if candidate not in arrays])
     advice = f"Is it {close!r}?" if close else "Leave it out."
     if names.role == "input" and not close:
         advice = "Leave it out. Targets are given separately: (inputs, targets)."
     kind = "input" if names.role == "input" else "output"
     return DataError(
         f"the network has no {kind} named {name!r}",
-        facts=(("expected", _listed(names_here)), ("found", _listed(given))),
+        facts=(("expected", _listed(names_here)), ("found", _listed(arrays))),
         where=f"{names.role}s",
         advice=advice,
     )

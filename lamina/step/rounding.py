@@ -144,7 +144,7 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
         return _Origin.NUMBERS
     if node.op.multiplies or isinstance(node.op.lowering, Repeating):
         return _Origin.CONTRACTIONS
-    of_numbers = all(one is _Origin.NUMBERS for one in operands)
+    of_numbers = all(origin is _Origin.NUMBERS for origin in operands)
     if node.op is CAST:
         return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
     if of_numbers:
@@ -294,13 +294,13 @@ class _Products:
         if (body, varying_leaves) not in self._bodies:
             self._bodies[body, varying_leaves] = self.rounded_graph(body, computed=varying_leaves)
         iteration = self._bodies[body, varying_leaves]
-        given = tuple(
+        are_narrow = tuple(
             number >= states and operand.dtype == float32 and self._has_rounded_elements(operand)
             for number, operand in enumerate(operands)
         )
-        if (iteration, given) not in self._narrow:
-            self._narrow[iteration, given] = self._narrowed(iteration, states, given)
-        narrow = self._narrow[iteration, given]
+        if (iteration, are_narrow) not in self._narrow:
+            self._narrow[iteration, are_narrow] = self._narrowed(iteration, states, are_narrow)
+        narrow = self._narrow[iteration, are_narrow]
         new = tuple(
             self._cast(operand) if x.dtype == self._half and operand.dtype == float32 else operand
             for operand, x in zip(operands, narrow.inputs, strict=True)
@@ -323,15 +323,15 @@ class _Products:
             for source in _sources(tensor)
         )
 
-    def _narrowed(self, body: Graph, states: int, given: tuple[bool, ...]) -> Graph:
+    def _narrowed(self, body: Graph, states: int, are_narrow: tuple[bool, ...]) -> Graph:
         """The graph of an iteration with inputs and results of 16 bits.
 
         A state has 16 bits if all that an iteration does with it is to multiply it, another input
-        if it is `given` so, and a further result if its elements are rounded.
+        where `are_narrow` says so, and a further result if its elements are rounded.
         """
         users = users_of(body.nodes())
         results = [tensor for _, tensor in body.outputs]
-        narrow = list(given)
+        narrow = list(are_narrow)
         for number, state in enumerate(body.inputs[:states]):
             used = users[state]
             only_multiplied = used and all(map(self._is_rounded, used)) and state not in results

@@ -37,7 +37,7 @@ def batch_specs(
     else:
         dataset = positional(dataset, network, loss, dtype)
         specs = target_specs(dataset)
-    targets = tuple((shape, _narrowed(found, widest)) for shape, found in specs)
+    targets = tuple((shape, _narrowed(target_dtype, widest)) for shape, target_dtype in specs)
     weights = () if dataset is None else dataset.weight_arrays
     # Weights become floats of that type.
     weight_specs = tuple(((BATCH, *array.shape[1:]), widest) for array in weights)
@@ -63,7 +63,7 @@ def _input_dtypes(
 def positional(dataset: Dataset, network: NetworkDefinition, loss: Loss, dtype: DType) -> Dataset:
     """A data set with its arrays in the order of the network; one without names stays as it is."""
     inputs, targets, weights = dataset.inputs, dataset.targets, dataset.weights
-    if not any(isinstance(one, Mapping) for one in (inputs, targets, weights)):
+    if not any(isinstance(arrays, Mapping) for arrays in (inputs, targets, weights)):
         return dataset
     if isinstance(inputs, Mapping):
         inputs = as_arrays(inputs, names_of_inputs(network))

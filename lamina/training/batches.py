@@ -195,7 +195,7 @@ class BatchRunner(Named):
 
     def _converted(self, x: Any, y: Any, weights: Any = None) -> list[Array]:
         """Inputs, targets and weights, checked, in the dtypes the program was compiled for."""
-        given = (
+        values = (
             *as_arrays(x, self._input_names),
             *as_arrays(y, self._target_names),
             *self._weight_arrays(weights),
@@ -205,7 +205,7 @@ class BatchRunner(Named):
         dtypes = [
             dtype for _, dtype in (*self._wanted_inputs, *self._batch.targets, *self._batch.weights)
         ]
-        for value, (_, compiled), dtype, name in zip(given, specs, dtypes, names, strict=True):
+        for value, (_, compiled), dtype, name in zip(values, specs, dtypes, names, strict=True):
             array = convert(value, dtype, name)
             if as_dtype(array.dtype) != compiled:
                 if as_dtype(array.dtype).rank > compiled.rank:
@@ -219,8 +219,8 @@ class BatchRunner(Named):
         check_batch(arrays, specs, names)
         check_indices(self._parameters.index_checks, arrays)
         for positions, check in self._target_checks:
-            given = tuple([arrays[len(self._wanted_inputs) + one] for one in positions])
-            check(given[0] if len(given) == 1 else given)
+            targets = tuple([arrays[len(self._wanted_inputs) + position] for position in positions])
+            check(targets[0] if len(targets) == 1 else targets)
         for number in range(len(self._batch.weights)):
             position = len(arrays) - len(self._batch.weights) + number
             check_weights(arrays[position], names[position])
@@ -232,20 +232,20 @@ class BatchRunner(Named):
         if count and isinstance(weights, Mapping):
             weights = as_arrays(weights, names_of_weights(self._parameters.network, self._loss))
         several = isinstance(weights, tuple)
-        given = cast(tuple[Any, ...], weights) if several else (weights,) * (weights is not None)
-        if len(given) != count:
+        values = cast(tuple[Any, ...], weights) if several else (weights,) * (weights is not None)
+        if len(values) != count:
             raise DataError(
                 "the examples need weights" if count else "the examples have weights here only",
-                facts=(("expected", f"{count} arrays of weights"), ("found", str(len(given)))),
+                facts=(("expected", f"{count} arrays of weights"), ("found", str(len(values)))),
                 where="weights",
                 advice="A training is made for weights by data=lm.data.Dataset(x, y, weights=...); "
                 "all of its batches have them then.",
             )
         arrays: list[Array] = []
-        for number, (weight, (_, dtype)) in enumerate(zip(given, self._batch.weights, strict=True)):
+        for n, (weight, (_, dtype)) in enumerate(zip(values, self._batch.weights, strict=True)):
             array = to_array(weight, "the weights cannot be converted to an array")
             if array.dtype.kind == "f":
-                array = rounded_to(array, dtype, f"weight {number}")
+                array = rounded_to(array, dtype, f"weight {n}")
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
         return arrays
 
@@ -348,7 +348,7 @@ class BatchRunner(Named):
             self._programs.release()
             shared, self._shared = self._shared, {}
             models = self._parameters.memories
-            release_all({name: one for name, one in shared.items() if name not in models})
+            release_all({name: memory for name, memory in shared.items() if name not in models})
 
     def __enter__(self) -> Self:
         return self

@@ -146,17 +146,17 @@ class Checkpoint:
 
     @cached_property
     def _notes(self) -> _Notes:
-        given = dict(self._saved.notes)
-        if not {"history", "seconds"} <= given.keys():
+        fields = dict(self._saved.notes)
+        if not {"history", "seconds"} <= fields.keys():
             raise FileFormatError(
                 "this file holds a model, not a checkpoint to resume from",
                 facts=(("expected", "a file of fit(checkpoint=...)"), ("found", "a saved model")),
                 where=os.fspath(self._path),
                 advice="Start from its parameters: lm.load(path), and leave resume out.",
             )
-        given["position"] = given.get("position") or None
+        fields["position"] = fields.get("position") or None
         with self._named():
-            notes = stored(_Notes, given, "checkpoint")
+            notes = stored(_Notes, fields, "checkpoint")
             if notes.position is not None:
                 plain_state(notes.position.state)
             return notes
@@ -214,7 +214,7 @@ class Checkpoint:
         self._parameters.coding = self._parameters.coding or saved.coding
         with self._named():
             hooks.restore(together(notes.callbacks, arrays))
-        values = {name: list(one) for name, one in notes.history.items()}
+        values = {name: list(numbers) for name, numbers in notes.history.items()}
         return History(values, list(notes.seconds))
 
     @contextmanager

@@ -267,8 +267,8 @@ class EpochsOfStream:
 def fault_of(dataset: Dataset) -> str:
     """The first example with a value that is not finite, as text for an error or a warning."""
     arrays: list[tuple[str, Array]] = []
-    for role, given in (("input", dataset.inputs), ("target", dataset.targets)):
-        named = given if isinstance(given, Mapping) else dict(enumerate(as_tuple(given)))
+    for role, data in (("input", dataset.inputs), ("target", dataset.targets)):
+        named = data if isinstance(data, Mapping) else dict(enumerate(as_tuple(data)))
         arrays += [(f"{role} {name!r}", array) for name, array in named.items()]
     features = () if dataset.coding is None else dataset.coding.features
     return _first_fault(arrays, columns=dataset.column_names or features)

@@ -109,7 +109,7 @@ def numbers_in(row: Mapping[str, Any]) -> dict[str, float]:
             numbers[name] = value if isinstance(value, int) else float(value)
         elif isinstance(value, np.ndarray) and value.ndim == 1:
             listed = cast(list[float], cast(Array, value).tolist())
-            numbers |= {f"{name}[{number}]": one for number, one in enumerate(listed)}
+            numbers |= {f"{name}[{number}]": element for number, element in enumerate(listed)}
     return numbers
 
 

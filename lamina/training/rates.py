@@ -35,7 +35,7 @@ class LearningRates:
             if isinstance(number, Hyperparameter) and name in memories
         ]
         used = frozenset[str]().union(*(number.sources for number, _ in self._leaves))
-        rates = {name: one for name, one in numbers.rates.items() if one[1] in used}
+        rates = {name: pair for name, pair in numbers.rates.items() if pair[1] in used}
         self._optimizers = {name: optimizer for name, (optimizer, _) in rates.items()}
         self._names = {name: source for name, (_, source) in rates.items()}
         # The rates, or factors of functions, that were set.
@@ -103,10 +103,10 @@ class LearningRates:
         )
         self._set = values
 
-    def _factor(self, given: float | RateFunction, value: float, step: int) -> float:
-        if not callable(given):
+    def _factor(self, rate: float | RateFunction, value: float, step: int) -> float:
+        if not callable(rate):
             return value
-        now = _at(given, step)
+        now = _at(rate, step)
         if now == 0 and value:
             raise DefinitionError(
                 "the learning-rate schedule is 0 now: no factor makes another rate of it",
@@ -152,13 +152,13 @@ def warn_of_ends(optimizer: Optimizer, steps: int, epochs: int, *, measured: boo
     counted = ", if all epochs are as long as the first" if measured else ""
     numbers = TrainingNumbers()
     numbers.of(optimizer, "optimizer")
-    for given in [one.rate for one, _ in numbers.rates.values()]:
-        end: int | None = getattr(given, "ends_after", None)
-        if end is not None and callable(given) and end < steps - epochs:
+    for rate in [record.rate for record, _ in numbers.rates.values()]:
+        end: int | None = getattr(rate, "ends_after", None)
+        if end is not None and callable(rate) and end < steps - epochs:
             warn(
-                f"in {origin_text(given)}: the learning-rate schedule ends after {end:,} "
+                f"in {origin_text(rate)}: the learning-rate schedule ends after {end:,} "
                 f"training steps, and the fit has {steps:,}{counted}. The rate stays at "
-                f"{_at(given, end):.3g} in the others. Lengthen it by {steps - end:,}."
+                f"{_at(rate, end):.3g} in the others. Lengthen it by {steps - end:,}."
             )
 
 

@@ -108,7 +108,7 @@ class Training(BatchRunner):
             # before any training step.
             sums = set[str]() if update is None else self._graph.slots.keys() - {MICRO_STEP}
             unsaved = sums | numbers.leaves.keys()
-            self._slots = {name: one for name, one in states.items() if name not in unsaved}
+            self._slots = {name: memory for name, memory in states.items() if name not in unsaved}
             self._rates = LearningRates(numbers, states)
             self._accumulation: Accumulation | None = None
             try:

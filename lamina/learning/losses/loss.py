@@ -117,8 +117,8 @@ class Loss(Sourced, ABC):
             )
         # As in models: with floats of 16 bits the loss is computed in float32, and rounded once.
         several = isinstance(prediction, list | tuple)
-        given = cast(Sequence[object], prediction if several else (prediction,))
-        halves = [x.dtype for x in given if isinstance(x, Tensor) and x.dtype.is_half]
+        predictions = cast(Sequence[object], prediction if several else (prediction,))
+        halves = [x.dtype for x in predictions if isinstance(x, Tensor) and x.dtype.is_half]
         if not halves:
             return self._reduced(prediction, target, weights)[0]
         wide, _ = self._reduced(_widened(prediction), _widened(target), weights)

@@ -83,11 +83,11 @@ class CTC(Loss):
             "tuple[Array, ...]", array if isinstance(array, tuple) else (array,)
         )
         named = (("input", "times", steps), ("target", "labels", labels.shape[1]))
-        for given, (name, elements, most) in zip(lengths, named, strict=False):
+        for counts, (name, elements, most) in zip(lengths, named, strict=False):
             check_values(
                 self,
-                given,
-                cast(Array, (given >= 0) & (given <= most)),
+                counts,
+                cast(Array, (counts >= 0) & (counts <= most)),
                 problem=f"{name} lengths out of range",
                 expected=f"0..{most}",
                 advice=f"Each is the number of {elements} that count; the arrays have {most}.",
@@ -145,28 +145,28 @@ class CTC(Loss):
             each = each / ops.cast(ops.maximum(target_lengths, 1), each.dtype)
         counted = ops.arange(longest) < ops.expand_dims(target_lengths, 1)
         valid = ops.all((labels >= 0) & (labels < classes) | ~counted, 1)
-        for given, most in ((input_lengths, steps), (target_lengths, longest)):
-            valid = valid & (given >= 0) & (given <= most)
+        for lengths, most in ((input_lengths, steps), (target_lengths, longest)):
+            valid = valid & (lengths >= 0) & (lengths <= most)
         return Elements(ops.where(valid, each, math.nan))
 
     def _targets(self, prediction: Tensor, target: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Labels, input lengths and target lengths, int64."""
         several = isinstance(target, list | tuple)
-        given = tuple(cast(Sequence[Tensor], target)) if several else (cast(Tensor, target),)
-        labels, *lengths = given
-        fits = prediction.rank == 3 and labels.rank == 2 and len(given) <= 3
-        if not fits or any(one.shape != labels.shape[:1] for one in lengths):
+        tensors = tuple(cast(Sequence[Tensor], target)) if several else (cast(Tensor, target),)
+        labels, *lengths = tensors
+        fits = prediction.rank == 3 and labels.rank == 2 and len(tensors) <= 3
+        if not fits or any(counts.shape != labels.shape[:1] for counts in lengths):
             raise ShapeError(
                 "the labels do not fit the prediction",
                 facts=(
                     ("expected", "[batch, time, classes] and labels [batch, longest]"),
                     ("prediction", described(prediction)),
-                    ("found", ", ".join(described(one) for one in given)),
+                    ("found", ", ".join(described(tensor) for tensor in tensors)),
                 ),
                 advice="Fill the labels up with -1 to the longest; the targets are labels, or "
                 "(labels, input_lengths, target_lengths).",
             )
-        for tensor in given:
+        for tensor in tensors:
             if tensor.dtype.kind != "int":
                 raise DTypeError(
                     "labels and lengths are integers",
@@ -174,7 +174,7 @@ class CTC(Loss):
                     advice="Convert the targets: y.astype('int64').",
                 )
         (steps,) = static(prediction.shape[1:2])
-        labels, *lengths = (ops.cast(one, "int64") for one in given)
+        labels, *lengths = (ops.cast(tensor, "int64") for tensor in tensors)
         if len(lengths) < 2:
             ended = ops.cumsum(ops.cast(labels < 0, "int64"), 1)
             lengths.append(ops.sum(ops.cast(ops.equal(ended, 0), "int64"), 1))

@@ -203,11 +203,10 @@ class _ByClass(ByThreshold):
 
     def result(self, sums: Mapping[str, Array]) -> float | Array:
         """From 0 to 1; 0 where the divisor is 0, and NaN without examples."""
-        hits, predicted, actual = (
-            np.asarray(sums[name], np.float64) for name in ("hits", "predicted", "actual")
-        )
+        counts = [np.asarray(sums[name], np.float64) for name in ("hits", "predicted", "actual")]
         if self.average in ("micro", "binary"):
-            hits, predicted, actual = (one.sum(keepdims=True) for one in (hits, predicted, actual))
+            counts = [of_classes.sum(keepdims=True) for of_classes in counts]
+        hits, predicted, actual = counts
         occurs = predicted + actual != 0
         scores = np.where(occurs, self._score(hits, predicted, actual), np.nan)
         if self.average == "none":

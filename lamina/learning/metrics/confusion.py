@@ -32,7 +32,7 @@ class _Counting(OfClasses):
             weights = aligned(weights, labels)
             actual, nans = actual * ops.expand_dims(weights, labels.rank), weighted(nans, weights)
         predicted = predicted + ops.expand_dims(nans, labels.rank)
-        actual, predicted = (ops.reshape(one, (-1, classes)) for one in (actual, predicted))
+        actual, predicted = (ops.reshape(rows, (-1, classes)) for rows in (actual, predicted))
         return ops.matmul(ops.transpose(actual), predicted)
 
 
@@ -76,7 +76,7 @@ class _OfConfusion(ByThreshold, _Counting):
 
     def statistics(self, prediction: Tensor, target: Tensor, weights: Tensor | None = None) -> Sums:
         if self._is_by_threshold(prediction, target):
-            columns = [ops.reshape(one, (-1,)) for one in (prediction, target)]
+            columns = [ops.reshape(tensor, (-1,)) for tensor in (prediction, target)]
             positive = ops.cast(columns[0] > self._threshold, prediction.dtype)
             positive = positive + unknown(columns[0], columns[1], 1)
             ignored = self.ignore_index

@@ -70,9 +70,9 @@ class _Ranking(OfTargets):
         weights = np.asarray(sums["weights"], np.float64) if "weights" in sums else None
         columns, labels, weights = _columns(scores, targets, weights)
         if self.average == "micro":
-            columns, labels, weights = (one.reshape(-1, 1) for one in (columns, labels, weights))
+            columns, labels, weights = (rows.reshape(-1, 1) for rows in (columns, labels, weights))
         counts = [_counts(*arrays) for arrays in zip(columns.T, labels.T, weights.T, strict=True)]
-        each = np.array([self._area(*one) for one in counts])
+        each = np.array([self._area(*pair) for pair in counts])
         if self.average == "none":
             return each
         positives = np.array([hits[-1] for hits, _ in counts])

@@ -142,9 +142,9 @@ class PearsonCorrelation(Metric):
         rows = {name: np.asarray(array, np.float64) for name, array in sums.items()}
         x, y = rows["prediction"], rows["target"]
         weights = rows.get("weights", np.ones_like(x))
-        x, y = (np.where(weights > 0, one, 0.0) for one in (x, y))
+        x, y = (np.where(weights > 0, values, 0.0) for values in (x, y))
         with np.errstate(invalid="ignore", divide="ignore"):
-            x, y = (one - (one * weights).sum(0) / weights.sum(0) for one in (x, y))
+            x, y = (values - (values * weights).sum(0) / weights.sum(0) for values in (x, y))
             shared = (x * y * weights).sum(0)
             spread = np.sqrt((x * x * weights).sum(0) * (y * y * weights).sum(0))
             each: Array = shared / spread

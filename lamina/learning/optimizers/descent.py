@@ -64,8 +64,8 @@ class SGD(ByDirection):
     def _direction(self, gradient: Tensor, slots: Slots, step: Tensor) -> Update:
         if not self.momentum:
             return gradient, {}
-        given = gradient * (1 - self.dampening) if self.dampening else gradient
-        buffer = ops.multiply_add(slots["momentum"], self.momentum, given)
+        damped = gradient * (1 - self.dampening) if self.dampening else gradient
+        buffer = ops.multiply_add(slots["momentum"], self.momentum, damped)
         if self.dampening:
             buffer = ops.where(ops.equal(step, 0), gradient, buffer)
         ahead = ops.multiply_add(buffer, self.momentum, gradient) if self.nesterov else buffer

@@ -171,9 +171,9 @@ class ByPath(Optimizer):
     default: AnyOptimizer
 
     def __post_init__(self) -> None:
-        given = cast(object, self.patterns)
-        patterns = cast(Mapping[object, object], given) if isinstance(given, Mapping) else [None]
-        if not all(isinstance(one, str) for one in patterns):
+        table = cast(object, self.patterns)
+        patterns = cast(Mapping[object, object], table) if isinstance(table, Mapping) else [None]
+        if not all(isinstance(pattern, str) for pattern in patterns):
             facts = (("expected", '{"*.bias": lm.Adam(1e-3)}'), ("found", repr(self.patterns)))
             raise DefinitionError("the optimizers are given as a dict, by patterns", facts=facts)
         for optimizer in (*self.patterns.values(), self.default):

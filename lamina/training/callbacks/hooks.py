@@ -156,10 +156,10 @@ def _plain(path: str, value: Any, arrays: dict[str, Array]) -> Any:
         unnamed = next((key for key in named if not isinstance(key, str)), None)
         if unnamed is not None:
             raise _unknown_value(path, f"the key {unnamed!r}", "Make keys text: str(key).")
-        return {key: _plain(f"{path}/{key}", one, arrays) for key, one in named.items()}
+        return {key: _plain(f"{path}/{key}", child, arrays) for key, child in named.items()}
     if isinstance(value, list | tuple):
         items = cast(Sequence[Any], value)
-        return [_plain(f"{path}/{number}", one, arrays) for number, one in enumerate(items)]
+        return [_plain(f"{path}/{number}", child, arrays) for number, child in enumerate(items)]
     if _is_array(value):
         name = path
         while name in arrays:
@@ -215,7 +215,7 @@ def _restored(value: Any, arrays: Mapping[str, Array], taken: set[str]) -> Any:
                 )
             taken.add(name)
             return arrays[name]
-        return {key: _restored(one, arrays, taken) for key, one in named.items()}
+        return {key: _restored(child, arrays, taken) for key, child in named.items()}
     if isinstance(value, list):
-        return [_restored(one, arrays, taken) for one in cast(list[Any], value)]
+        return [_restored(child, arrays, taken) for child in cast(list[Any], value)]
     return value
