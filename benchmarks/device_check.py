@@ -29,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
-TESTS = tuple(str(ROOT / one) for one in ("tests", "tests/conformance", "tests/unit"))
+TESTS = tuple(str(ROOT / one) for one in ("tests", "tests/conformance", "tests/shared"))
 # Where drivers put Nvidia's OpenCL.
 DRIVERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu")
 OPENCL = "libnvidia-opencl.so*"

@@ -22,6 +22,7 @@ import pytest
 from emulated import emulate
 from harness import LACKS, training_step
 from targets import TARGETS, use_costs_of
+from training_cases import network
 
 import lamina as lm
 from cuda_machine.engine import machine_without_gpu
@@ -218,7 +219,8 @@ def _is_by_default(config: pytest.Config) -> bool:
 
 def _is_sampled(test: pytest.Item) -> bool:
     """Whether a run of everything has only a part of all such tests."""
-    return bool(test.get_closest_marker("sampled")) or "processes" in test.path.parts
+    in_processes = "processes" in test.path.parts and not test.get_closest_marker("each_case")
+    return in_processes or bool(test.get_closest_marker("sampled"))
 
 
 def _part_of(test: str, engine: str, count: int) -> int:
@@ -277,6 +279,18 @@ def costs_of_the_target(request, monkeypatch):
     target = callspec.params.get("target") if callspec is not None else None
     if isinstance(target, Target) and target in TARGETS:
         use_costs_of(target, monkeypatch)
+
+
+@pytest.fixture
+def model():
+    """A model of the small network."""
+    return lm.Model(network())
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The path of a file that is not there yet."""
+    return tmp_path / "file"
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from fresh_python import printed
 from test_cpu_thread_pool import COMMON, Counting, run_script
@@ -279,3 +281,63 @@ def test_training_steps_and_predictions_allocate_nothing(batch):
         assert python < 2_000, name
         assert heap < 10_000, name
         assert resident < 200_000, name
+
+
+@pytest.mark.sampled
+def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path):
+    script = """
+import lamina as lm
+from lamina.base import cache
+net = lm.Sequential(lm.Input(9), lm.Linear(4))
+model = lm.Model(net)
+asked = cache.sources_checksum
+import lamina.engines.cpu.compilation  # what runs machine code is loaded
+cache.sources_checksum = lambda *packages: "exchanged meanwhile"
+model.predict([[0.0] * 9])
+"""
+    found = []
+    for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
+        assert printed(text, LAMINA_CACHE=str(tmp_path)) == ""
+        found.append(len(list(tmp_path.rglob("*.object"))))
+    # The program, and its machine code.
+    assert found[1] == found[0] + 2
+
+
+@pytest.mark.sampled
+def test_cache_keys_are_equal_in_all_processes(tmp_path):
+    script = """
+import lamina as lm
+net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
+lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3)
+"""
+    names = []
+    for seed in ("1", "2", "3"):
+        assert printed(script, PYTHONHASHSEED=seed, LAMINA_CACHE=str(tmp_path)) == ""
+        names.append({path.name for path in tmp_path.rglob("*.object")})
+    assert len(names[0]) > 0
+    assert names[0] == names[1] == names[2]
+
+
+@pytest.mark.sampled
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
+def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones((30_000, 256), "float32"))
+    code = f"""
+import re, numpy as np, lamina as lm
+
+def own():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+
+data = lm.data.load({str(path)!r}, on_disk=True)
+data = lm.data.Dataset(data.inputs, np.zeros((30_000, 1), "float32"))
+model = lm.Model(lm.Sequential(lm.Input(256), lm.Linear(1)))
+fit = lambda data: model.fit(
+    data, loss=lm.MSE(), optimizer=lm.SGD(1e-4), batch_size=100, progress=False
+)
+fit(data.subset(0, 1000))
+before = own()
+fit(data)
+print(own() - before)
+"""
+    assert int(printed(code)) < 8 << 20  # the file has 30 MB

@@ -183,3 +183,14 @@ def test_circles_are_of_types_that_two_files_of_a_folder_share():
         assert (module, False) not in imports()[name]
         assert (name, False) in imports()[module]
         assert room_of(name) == room_of(module)
+
+
+def test_tests_that_start_processes_or_raise_signals_stand_in_their_own_folder():
+    for path in (ROOT / "tests" / "unit").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+        assert not names & {"subprocess", "signal", "cli_cases", "fresh_python"}, path
+        assert not any(is_call(node, "fork", "kill") for node in ast.walk(tree)), path

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from fresh_python import printed
 
 import lamina as lm
 from lamina.base import cache
@@ -288,54 +287,6 @@ def test_writers_at_the_same_time_leave_one_whole_entry(cache_folder):
     assert found == [CONTENT] * 40
     assert entries(cache_folder) == [path_of(cache_folder, "k")]
     assert not list((cache_folder / "new").iterdir())
-
-
-WORKERS = """
-import os, random, signal, time
-from lamina.base import cache
-cache.LARGEST_BYTES = 200_000
-
-def work(seed, rounds):
-    generator = random.Random(seed)
-    for _ in range(rounds):
-        number = generator.randrange(60)
-        expected = bytes([number]) * (500 * number)
-        assert cache.cached(f"key {number}", lambda: expected) == expected, number
-
-def start(seed, rounds):
-    child = os.fork()
-    if child == 0:
-        try:
-            work(seed, rounds)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return child
-"""
-
-
-@posix
-def test_processes_that_write_read_and_trim_find_whole_entries():
-    script = """
-children = [start(seed, 300) for seed in range(4)]
-assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-"""
-    assert printed(WORKERS + script) == ""
-
-
-@posix
-def test_writers_that_are_killed_leave_nothing_that_is_read(cache_folder):
-    script = """
-generator = random.Random(0)
-for seed in range(20):
-    child = start(seed, 10**6)
-    time.sleep(generator.uniform(0.0, 0.03))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-work(99, 300)
-"""
-    assert printed(WORKERS + script) == ""
-    assert len(list((cache_folder / "new").iterdir())) <= 20
 
 
 # Folders and entries that others could change are not used ----------------------------------------

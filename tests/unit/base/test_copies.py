@@ -1,7 +1,5 @@
 """Copies by several threads: each piece is copied, and nothing is half copied at the end."""
 
-import _thread
-import signal
 import threading
 import time
 from functools import partial
@@ -69,22 +67,3 @@ def test_an_error_is_raised_when_all_pieces_have_ended():
     with pytest.raises(ValueError, match="no such piece"):
         by_threads([partial(work, number) for number in range(4)], 2 * PIECE_BYTES)
     assert sorted(ended) == [1, 2, 3]
-
-
-def test_a_signal_does_not_end_a_copy_half_way():
-    ended = []
-
-    def work(number):
-        _thread.interrupt_main()
-        time.sleep(0.01)
-        ended.append(number)
-
-    done = []
-    # A shell makes commands in the background ignore it.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            by_threads([partial(work, number) for number in range(6)], 2 * PIECE_BYTES, done.append)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert sorted(ended) == done == [*range(6)]

@@ -1,7 +1,6 @@
 """Pauses of Python's garbage collector: nested, in several threads, interrupted, forked."""
 
 import gc
-import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -85,30 +84,6 @@ def test_threads_may_pause_the_collector_at_once():
         found = [each for one in threads.map(work, range(8)) for each in one]
     # Another thread may be about to switch it on; then it is switched off again at once.
     assert sum(found) < len(found) // 100
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-@pytest.mark.filterwarnings("ignore:This process")
-def test_a_forked_child_has_only_the_pauses_of_its_thread():
-    paused, over = threading.Event(), threading.Event()
-
-    def work():
-        pause = Pause()
-        paused.set()
-        over.wait()
-        pause.end()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    paused.wait()
-    assert not gc.isenabled()
-    child = os.fork()
-    if not child:
-        os._exit(gc.isenabled())
-    _, status = os.waitpid(child, 0)
-    over.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(status) == 1
 
 
 def test_the_collector_is_paused_while_a_training_step_is_compiled():

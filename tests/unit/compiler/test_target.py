@@ -4,9 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from error_texts import refused
-from fresh_python import printed
 from program_cases import program_of
 from recurrence_cases import Leaves
 from recurrence_cases import lstm as lstm_of
@@ -15,7 +13,6 @@ from targets import RECOMPUTING, use_costs_of
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
-from lamina.cli import main
 from lamina.compiler.pipeline import compile_graph
 from lamina.engines import DEFAULT_TARGET, discovery
 from lamina.engines.cpu.target import CPU
@@ -58,17 +55,6 @@ def test_a_key_depends_on_every_field_of_a_target():
 def test_costs_are_given_for_primitives_only():
     assert PRIMITIVES.keys() >= EXPENSIVE
     assert cost_of_primitive("tanh") > 1 > cost_of_primitive("add")
-
-
-@pytest.mark.sampled
-def test_the_target_of_the_default_engine_is_known_without_its_code_generator():
-    script = """
-import sys
-import lamina as lm
-lm.Sequential(lm.Input(4), lm.Linear(2)).plan(8)
-assert "llvmlite" not in sys.modules
-"""
-    assert printed(script) == ""
 
 
 def test_attention_is_divided_into_blocks(monkeypatch):
@@ -226,19 +212,3 @@ def test_functions_of_arrays_are_compiled_for_their_engine(recomputing):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
     plans = [function._programs.get(2, function._compile).program.plan for function in functions]
     assert plans[0] != plans[1]
-
-
-def test_the_command_line_plans_for_an_engine(recomputing, tmp_path):
-    file = tmp_path / "net.py"
-    layers = (
-        "lm.Input(4, 6, 6), lm.Conv2d(4, 3), lm.ReLU(), lm.Conv2d(3, 2), lm.ReLU(), "
-        "lm.Flatten(), lm.Linear(5), lm.Tanh(), lm.Linear(3)"
-    )
-    how = "loss = lm.CrossEntropy()\noptimizer = lm.SGD(0.1)\nbatch_size = 2\n"
-    file.write_text(f"import lamina as lm\nnet = lm.Sequential({layers})\n{how}")
-    shown = [
-        CliRunner().invoke(main, ["plan", str(file), *options]).output
-        for options in ([], ["--engine", "cpu"], ["--engine", "interpreter"])
-    ]
-    assert shown[0] == shown[1] != shown[2]
-    assert shown[2] == f"{network().plan(2, **TRAINING, engine='interpreter')}\n"

@@ -1,11 +1,9 @@
 """Folders of pictures: which are read, their classes, and what is refused."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import succeed
 from error_texts import error_text, refused
 from test_data_readers import fault
 
@@ -87,13 +85,17 @@ def test_pictures_in_folders_of_a_class_are_not_left_out(tmp_path):
 HOW = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "progress": False}
 
 
-@pytest.fixture
-def folders(tmp_path):
+def three_classes_and_two(folder):
     """Pictures for training of three classes, and for testing of two of them."""
     for number, name in enumerate("abc"):
-        save(tmp_path / "train" / name / "1.png", GREY + number)
+        save(folder / "train" / name / "1.png", GREY + number)
     for number, name in ((1, "c"), (0, "a")):
-        save(tmp_path / "test" / name / f"{number}.png", GREY + number)
+        save(folder / "test" / name / f"{number}.png", GREY + number)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    three_classes_and_two(tmp_path)
     return tmp_path
 
 
@@ -135,19 +137,6 @@ def test_unknown_classes_and_other_data_are_refused(folders):
     for other in ({"a": [1.0]}, folders / "train" / "a" / "1.png"):
         for call in (coding.inputs, coding.dataset):
             assert "this is not a folder of pictures" in error_text(DataError, call, other)
-
-
-def test_the_command_line_knows_the_classes(folders, monkeypatch):
-    monkeypatch.chdir(folders)
-    Path("net.py").write_text(
-        "import lamina as lm\n"
-        "net = lm.Sequential(lm.Input(1, 3, 4), lm.Flatten(), lm.Linear(3))\n"
-        "loss, epochs = lm.CrossEntropy(), 1\n"
-    )
-    succeed("train", "net.py", "--data", "train", "--validation", "test")
-    lines = succeed("predict", "net.safetensors", "--data", "test").output.splitlines()
-    assert lines[0] == "a,b,c"
-    assert len(lines) == 3
 
 
 def test_pictures_are_upright_and_the_preview_of_a_camera_is_no_frame(tmp_path):

@@ -2,12 +2,10 @@
 
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 from error_texts import error_text
-from fresh_python import printed
 from stream_cases import TRAIN, trained
 from training_cases import network, same
 
@@ -78,31 +76,6 @@ def test_short_files_and_pickles_are_neither_mapped_nor_read_in_chunks(npy):
         assert "does not hold plain numbers" in error_text(DTypeError, call, npy[1])
         npy[1].write_bytes(npy[0].read_bytes()[:-5])
         assert "does not match its header" in error_text(FileFormatError, call, npy[1])
-
-
-@pytest.mark.sampled
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
-def test_training_on_a_mapped_file_takes_no_memory_of_its_own(tmp_path):
-    path = tmp_path / "x.npy"
-    np.save(path, np.ones((30_000, 256), "float32"))
-    code = f"""
-import re, numpy as np, lamina as lm
-
-def own():
-    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
-
-data = lm.data.load({str(path)!r}, on_disk=True)
-data = lm.data.Dataset(data.inputs, np.zeros((30_000, 1), "float32"))
-model = lm.Model(lm.Sequential(lm.Input(256), lm.Linear(1)))
-fit = lambda data: model.fit(
-    data, loss=lm.MSE(), optimizer=lm.SGD(1e-4), batch_size=100, progress=False
-)
-fit(data.subset(0, 1000))
-before = own()
-fit(data)
-print(own() - before)
-"""
-    assert int(printed(code)) < 8 << 20  # the file has 30 MB
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (16, 2)}, {"compression": "gzip"}], ids=str)

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import os
-import signal
 import threading
 import time
 import traceback
@@ -346,58 +345,6 @@ def test_the_buffer_is_bounded():
         assert source.read <= 12
         reader.give_back(first)
         assert reader.take() is not None
-
-
-@pytest.mark.parametrize("ending", ["Ctrl-C", "a time limit"])
-@pytest.mark.parametrize("blocked", ["training", "first validation", "second validation", "both"])
-def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
-    """At most 5 s are waited for sources, however many block and however often they are closed."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    begun, released, unpressed = threading.Event(), threading.Event(), threading.Lock()
-    waited = []
-
-    class Begins(lm.Callback):
-        def fit_begins(self, fit):
-            if ending == "a time limit":
-                fit.stop(after=0.3)
-            begun.set()
-
-    def source(blocks, readings):
-        if blocks and not readings.pop():
-            begun.wait(60)
-            if ending == "Ctrl-C" and unpressed.acquire(blocking=False):
-                os.kill(os.getpid(), signal.SIGINT)
-            released.wait(60)
-        yield from batches_of(TRAIN, BATCH)()
-
-    def trains():
-        yield TRAIN.inputs[:BATCH], TRAIN.targets[:BATCH]
-        yield from source(blocked in ("training", "both"), [0])
-
-    def join(thread, timeout=None):
-        short = thread.name == "lamina reader" and timeout is not None
-        plain(thread, 0.5 if short else timeout)
-        if short and thread.is_alive():
-            waited.append(timeout)
-
-    plain = threading.Thread.join
-    monkeypatch.setattr(threading.Thread, "join", join)
-    # From the last reading on: whether one goes on without a block.
-    readings = [0, 1] if blocked == "second validation" else [0]
-    validation = Stream(lambda: source(blocked != "training", readings))
-    started = time.perf_counter()
-    try:
-        _, history = trained(trains, validation=validation, epochs=2, callbacks=[Begins()])
-    finally:
-        released.set()
-        signal.signal(signal.SIGINT, before)
-        for thread in threading.enumerate():
-            if thread.name == "lamina reader":
-                plain(thread, 60)
-    assert history.interrupted
-    assert len(history) == (blocked == "second validation")
-    assert 0 < sum(waited) <= 5
-    assert time.perf_counter() - started < 30
 
 
 def test_a_time_limit_holds_for_the_first_batch(monkeypatch):

@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 from cpu_cases import classifier, same_for_threads
-from fresh_python import printed
 from gpu_cases import CASES, compiled
 from harness import Leaves, run_program
 from llvm_text import functions
@@ -505,41 +504,6 @@ def test_nothing_is_cached_where_the_engine_cannot_tell_its_own_version(tmp_path
     monkeypatch.setattr("lamina.engines.cpu.compilation.SOURCES.checksum", "")
     compile_program(trained(20, 40, 10, batch=8), HOST)
     assert not list(tmp_path.rglob("*.object"))
-
-
-@pytest.mark.sampled
-def test_programs_of_modules_that_changed_meanwhile_are_not_cached(tmp_path):
-    script = """
-import lamina as lm
-from lamina.base import cache
-net = lm.Sequential(lm.Input(9), lm.Linear(4))
-model = lm.Model(net)
-asked = cache.sources_checksum
-import lamina.engines.cpu.compilation  # what runs machine code is loaded
-cache.sources_checksum = lambda *packages: "exchanged meanwhile"
-model.predict([[0.0] * 9])
-"""
-    found = []
-    for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
-        assert printed(text, LAMINA_CACHE=str(tmp_path)) == ""
-        found.append(len(list(tmp_path.rglob("*.object"))))
-    # The program, and its machine code.
-    assert found[1] == found[0] + 2
-
-
-@pytest.mark.sampled
-def test_cache_keys_are_equal_in_all_processes(tmp_path):
-    script = """
-import lamina as lm
-net = lm.Sequential(lm.Input(9), lm.Linear(20), lm.Tanh(), lm.Dropout(0.5), lm.Linear(4))
-lm.Model(net).training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=3)
-"""
-    names = []
-    for seed in ("1", "2", "3"):
-        assert printed(script, PYTHONHASHSEED=seed, LAMINA_CACHE=str(tmp_path)) == ""
-        names.append({path.name for path in tmp_path.rglob("*.object")})
-    assert len(names[0]) > 0
-    assert names[0] == names[1] == names[2]
 
 
 def test_barriers_are_only_between_dependent_kernels():

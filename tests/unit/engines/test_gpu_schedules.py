@@ -1,16 +1,10 @@
 """Every kind of kernel for GPUs, on odd and tiny shapes, against the interpreter.
 
-On a device the compiler takes most of the time. Oclgrind interprets kernels, and reports data
-races, accesses outside of buffers, and reads of uninitialized memory.
+On a device the compiler takes most of the time.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 
 import chain_cases
 import pytest
@@ -33,15 +27,6 @@ pytestmark = pytest.mark.sampled
 
 TARGET = target_for(TRAITS, "opencl")
 LARGE_GPU = replace(TRAITS, compute_units=104, local_bytes=1 << 16)
-HERE = Path(__file__).parents[1]
-RUNNER = str(HERE / "oclgrind_kernels.py")
-# They use every kind of kernel; the others are run by samples.
-FIRST = ["matmul-7x13x5", "layer", "conv", "softmax", "argmax", "normalized", "cumsum", "conv-3x3"]
-FIRST += ["matmul-bf16", "written", "replacing-of-rows", "sorted"]
-UNDER_OCLGRIND = [
-    pytest.param(one.name, id=one.name, marks=() if one.name in FIRST else pytest.mark.sampled)
-    for one in CASES
-]
 
 
 @cache
@@ -84,44 +69,6 @@ def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):
     monkeypatch.setattr(tile_kernels, "BAND", 2)
     banded = Case("matmul-banded", ((2, 32, 3), (2, 3, 90)), ops.matmul)
     test_schedules_give_the_results_of_the_interpreter(banded)
-
-
-def under_oclgrind(names):
-    oclgrind = shutil.which("oclgrind")
-    if oclgrind is None:
-        pytest.skip("oclgrind is not installed")
-    folders = (HERE, HERE.parent / "conformance", HERE.parent.parent)
-    return subprocess.run(
-        [*(oclgrind, "--data-races", "--uninitialized"), sys.executable, RUNNER, *names],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
-        capture_output=True,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("name", UNDER_OCLGRIND)
-def test_oclgrind_finds_no_fault_with_any_schedule(name):
-    done = under_oclgrind([name])
-    assert not done.returncode, done.stderr
-    assert "Kernel:" not in done.stderr, done.stderr
-    assert "is right" in done.stdout
-
-
-def test_oclgrind_finds_races_without_barriers():
-    assert "data race" in under_oclgrind(["softmax", "without-barriers"]).stderr
-
-
-def test_oclgrind_finds_no_fault_with_schedules_for_processors():
-    done = under_oclgrind([*(one.name for one in CASES), "processor"])
-    assert not done.returncode, done.stderr
-    assert "Kernel:" not in done.stderr, done.stderr
-    for one in CASES:
-        assert f"{one.name} 1 is right" in done.stdout
-
-
-def test_oclgrind_finds_races_between_calls_that_depend_on_each_other():
-    done = under_oclgrind(["normalized", "processor", "all-at-once"])
-    assert "data race" in done.stderr
 
 
 def test_a_listing_has_a_kernel_after_each_comment():

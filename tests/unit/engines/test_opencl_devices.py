@@ -1,6 +1,5 @@
 """Devices of OpenCL: their names, why some cannot be used, their memory, and forked processes."""
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from error_texts import error_text, refused
-from fresh_python import run_python
 from opencl_cases import cl, refusing
 
 import lamina as lm
@@ -76,52 +74,6 @@ def test_an_unusable_device_has_a_problem(change, said):
     problem, remedy = devices._problem(SimpleNamespace(**(whole | change)))
     assert said in problem
     assert bool(problem) is bool(said) is remedy.endswith(".")
-
-
-def output_of(code, **variables):
-    """What a program prints that ends well; drivers may write to standard error."""
-    done = run_python("-c", code, **variables)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-OPEN = """
-import lamina as lm
-print([device.problem for device in lm.devices() if device.engine == "opencl"])
-try:
-    lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), engine="opencl")
-except lm.errors.EngineError as error:
-    print(error)
-"""
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(
-    ("before", "variables", "said"),
-    [
-        ("", {"OCL_ICD_VENDORS": "/nonexistent"}, (
-            "['there is no OpenCL device on this machine (expected a driver, ",
-            "for any processor pocl-opencl-icd",
-            "for Intel intel-opencl-icd",
-            "OCL_ICD_VENDORS  /nonexistent",
-            "OCL_ICD_VENDORS hides all other drivers: unset it, or name a driver",
-        )),
-        ("import sys\nsys.modules['pyopencl'] = None\n", {}, (
-            "['the opencl engine needs the package pyopencl (expected pyopencl 2024.1",
-            "pip install 'lamina[opencl]'",
-        )),
-        ("import sys\nsys.path.insert(0, {folder!r})\n", {}, (
-            "found one that cannot be imported: no libOpenCL.so.1",
-        )),
-    ],
-    ids=["no driver", "no package", "a package that fails"],
-)  # fmt: skip
-def test_what_is_missing_is_reported_with_the_packages_to_install(
-    tmp_path, before, variables, said
-):
-    (tmp_path / "pyopencl.py").write_text("raise ImportError('no libOpenCL.so.1')")
-    output = output_of(before.format(folder=str(tmp_path)) + OPEN, **variables)
-    assert [one for one in said if one not in output] == []
 
 
 def test_mesa_without_devices_names_the_variable_that_shows_them(monkeypatch, tmp_path):
@@ -240,31 +192,6 @@ def test_devices_are_listed_while_another_thread_tests_one(opencl_name, monkeypa
     opened, count = engine_module.open_device(opencl_name)
     assert opened.record.engine in [device.engine for device in listed]
     assert count == len(listed)
-
-
-FORK = """
-import os, signal
-import lamina as lm
-model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)), engine="opencl")
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    try:
-        model.parameters()
-    except lm.errors.EngineError as error:
-        print(error, flush=True)
-    print([one.problem for one in lm.devices() if one.engine == "opencl"], flush=True)
-    del model
-    os._exit(0)
-print("status", os.waitpid(child, 0)[1])
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_forked_process_is_refused_the_device(opencl_name):
-    output = output_of(FORK)
-    assert output.count("in a process that was forked from one that has used it") == 2
-    assert "status 0" in output
 
 
 def test_more_memory_than_available_is_refused_before_it_is_allocated(engine):

@@ -2,8 +2,6 @@
 
 import ctypes
 import gc
-import signal
-from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -66,44 +64,6 @@ def test_a_run_is_one_call_of_the_driver(engine, recorder, on_call):
     executable.move_to([block.buffer for block in executable._arena._blocks])
     executable.run([X, EMPTY])
     assert calls == ["command buffer"]
-
-
-def test_signals_are_handled_between_runs(any_engine):
-    text = with_offsets("""
-    kernel void begin(global float* p) { if (get_global_id(0) == 0) p[0] += 1.0f; }
-    kernel void end(global float* p) { if (get_global_id(0) == 0) p[1] += 1.0f; }
-    """)
-    middle = LAUNCHES.launches[0]
-    launches = (Launch("begin", ("p",), 1, 0), middle, Launch("end", ("p",), 1, 2))
-    repeated = Launches(
-        LAUNCHES.text + text, launches, (RepeatedLaunches(1, 2, 3000),), LAUNCHES.gather
-    )
-    executable, memory = made(any_engine, launches=repeated)
-    executable.run([X, EMPTY])
-    executable._driver.queue.finish()
-    handled = []
-
-    def interrupt(*_):
-        handled.append(1)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    runs = 1
-    try:
-        # Alarms come while the launches are enqueued, which takes some milliseconds.
-        for _ in range(20):
-            with suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0.001)
-                executable.run([X, EMPTY])
-                runs += 1
-                signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    begun, ended, _ = memory.read()
-    assert handled
-    assert begun == ended
-    # An alarm may come before a run begins, and may be handled after its end.
-    assert runs <= begun <= runs + len(handled)
 
 
 def nothing_made(*arguments):

@@ -1,12 +1,10 @@
 """Tuning: which steps, which schedules, the choice, what is kept on disk. No test measures time."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from error_texts import error_text
 from gpu_cases import TRAITS, timed_candidates
 from harness import run_program
@@ -15,7 +13,6 @@ from program_cases import program_of
 import lamina as lm
 from lamina import ops
 from lamina.base.shapes import float32
-from lamina.cli import main
 from lamina.codegen.words import OPENCL
 from lamina.engines.engine import Candidate, TunedStep
 from lamina.engines.gpu import memory as device_memory
@@ -411,34 +408,6 @@ def test_other_engines_do_not_tune(name):
         "  Name another engine: lm.Model(net, engine='opencl'), or --engine opencl on the command "
         "line."
     )
-
-
-def test_the_command_tunes_the_program_that_training_runs(opencl_name, tmp_path, monkeypatch):
-    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "net.py"
-    file.write_text(
-        "import lamina as lm\n"
-        "net = lm.Sequential(lm.Input(256), lm.Linear(256))\n"
-        "loss, optimizer, batch_size = lm.MSE(), lm.SGD(0.1), 128\n"
-    )
-    written = tmp_path / "tuned.json"
-    command = ["tune", str(file), "--engine", opencl_name, "--json", str(written)]
-    shown = CliRunner().invoke(main, command)
-    assert shown.exit_code == 0, shown.output
-    lines = shown.output.splitlines()
-    assert lines[0].startswith(f"training step, 128 examples, on {opencl_name} (")
-    assert lines[2].split() == ["step", "over", "time", "expected", "choice", "schedule"]
-    assert sum("chosen" in line for line in lines) >= 1
-    report = json.loads(written.read_text(encoding="utf-8"))
-    assert report["program"] == lines[0]
-    tried = [each for step in report["steps"] for each in step["candidates"]]
-    assert sum(each["schedule"].split()[0] in shown.output for each in tried) == len(tried) > 1
-    monkeypatch.setenv("LAMINA_TUNE", "1000")
-
-    monkeypatch.setattr(Tuner, "tune", None)
-    model = lm.Model(lm.Sequential(lm.Input(256), lm.Linear(256)), engine=opencl_name)
-    with model.training(lm.MSE(), lm.SGD(0.1), 128):
-        pass
 
 
 def test_the_expected_time_of_a_candidate_is_that_by_which_candidates_are_ranked():

@@ -1,10 +1,7 @@
 """Explanations and profiles: costs counted by hand, tables, listings, errors."""
 
-import json
-
 import numpy as np
 import pytest
-from cli_cases import succeed
 from error_texts import error_text
 from llvm_text import functions
 
@@ -149,47 +146,3 @@ def test_integer_inputs_without_data_and_a_loss_without_an_optimizer_are_refused
         text = error_text(DefinitionError, getattr(small_model(), name), BATCH, lm.MSE())
         problem = "a training step needs both a loss and an optimizer"
         assert text.startswith(f"in {name}: {problem}\n  loss       MSE(")
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "net.py"
-    path.write_text(
-        "import lamina as lm\n"
-        "net = lm.Sequential(lm.Input(6), lm.Linear(5), lm.Tanh(), lm.Linear(3))\n"
-        "loss = lm.CrossEntropy()\n"
-        "batch_size = 4\n"
-    )
-    return str(path)
-
-
-def test_the_command_explain_shows_the_training_step_or_inference_or_parts(file):
-    shown = succeed("explain", file).output
-    assert shown.startswith("training step, 4 examples, on cpu (")
-    shown = succeed("explain", file, "--inference", "--engine", "interpreter").output
-    assert shown.startswith("inference, 4 examples, on interpreter (")
-    assert "cast" in succeed("explain", file, "--dtype", "mixed-bfloat16").output
-    assert "step1" in succeed("explain", file, "--step", "1", "--as", "assembly").output
-    lines = succeed("explain", file, "--as", "schedule").output.splitlines()
-    assert lines[0].startswith("0: loop nest over (")
-    assert all("work item" in line for line in lines)
-
-
-@pytest.mark.sampled
-def test_the_command_profile_shows_a_table_and_takes_data(file, tmp_path):
-    lines = succeed("profile", file, "--seconds", "0.02").output.splitlines()
-    assert lines[2].split() == ["step", "name", "over", "time", "share", "GFLOP/s", "GB/s"]
-    data = tmp_path / "data.npz"
-    np.savez(data, x=np.zeros((9, 6), "float32"), y=np.zeros(9, "int64"))
-    written = tmp_path / "profile.json"
-    options = ("--data", data, "--seconds", "0.02", "--json", written)
-    shown = succeed("profile", file, *options).output
-    assert shown.startswith("training step, 4 examples")
-    report = json.loads(written.read_text(encoding="utf-8"))
-    assert report["seconds"] == pytest.approx(sum(one["seconds"] for one in report["steps"]))
-    assert sum(one["share"] for one in report["steps"]) == pytest.approx(1)
-    assert report["program"] == shown.splitlines()[0]
-    first = max(report["steps"], key=lambda one: one["seconds"])
-    row = shown.splitlines()[4].split()
-    assert row[:2] == [str(first["step"]), first["name"]]
-    assert f"{first['bytes'] / first['seconds'] / 1e9:.1f}" == row[-1]

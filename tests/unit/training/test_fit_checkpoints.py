@@ -1,33 +1,17 @@
-"""Checkpoints of fits, and Ctrl-C: finished epochs are kept and resumed with the same bits."""
+"""Checkpoints of fits: finished epochs are kept and resumed with the same bits."""
 
-import os
-import signal
 import threading
+from functools import cache
 
 import pytest
-from callback_cases import hooked
 from error_texts import error_text, refused
-from training_cases import TEST, TRAIN, fit, network, same
+from training_cases import TEST, at_step, fit, network, same
 
 import lamina as lm
 from lamina.errors import DataError, DefinitionError, FileFormatError
-from lamina.training.training import Training
 
 
-def at_step(monkeypatch, number, do):
-    """Calls `do` once, after that many training steps, in the middle of a fit."""
-    run, did = Training._run_batches, [False]
-
-    def counting(self, *arguments):
-        if not did[0] and isinstance(self, Training) and self.steps_done >= number:
-            did[0] = True
-            do()
-        return run(self, *arguments)
-
-    monkeypatch.setattr(Training, "_run_batches", counting)
-
-
-@pytest.fixture(scope="module")
+@cache
 def uninterrupted():
     """Parameters and history after five epochs."""
     model = lm.Model(network())
@@ -35,14 +19,15 @@ def uninterrupted():
     return model.parameters(), history.values
 
 
-def resume(path, expected):
+def resumed(path):
     """Resumes the fit of five epochs in a fresh model; compares its bits."""
+    parameters, values = uninterrupted()
     # The seed of the fresh model must not matter but for the order of the examples.
     model = lm.Model(network())
     model.set_parameters({name: 0 * value for name, value in model.parameters().items()})
     history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
-    assert same(model.parameters(), expected[0])
-    assert history.values == expected[1]
+    assert same(model.parameters(), parameters)
+    assert history.values == values
     assert not history.interrupted
 
 
@@ -110,14 +95,12 @@ def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, path):
 
 
 @pytest.mark.parametrize("step", [7, 8, 10, 20, 29])
-def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(
-    step, monkeypatch, uninterrupted, path
-):
+def test_a_fit_that_failed_in_an_epoch_is_resumed_with_the_same_bits(step, monkeypatch, path):
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
-    resume(path, uninterrupted)
+    resumed(path)
 
 
 def test_a_checkpoint_is_a_model_of_its_epoch_and_resuming_a_fit_that_is_done_does_nothing(path):
@@ -241,77 +224,9 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_trainin
     assert not path.exists()
 
 
-def press():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_ctrl_c_in_a_fit_leaves_whole_training_steps(monkeypatch):
-    fitted, run = lm.Model(network()), lm.Model(network())
-    done = []
-    counting = hooked(steps_done=lambda _, fit, steps: done.append(steps))
-    with monkeypatch.context() as patch:
-        at_step(patch, 16, press)
-        history = fit(fitted, epochs=1000, callbacks=[counting])
-    assert history.interrupted
-    with run.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
-        trainer.run(TRAIN, steps=sum(done), seed=0)
-    assert same(fitted.parameters(), run.parameters())
-
-
-def test_a_second_ctrl_c_ends_a_fit_at_once(model):
-    refused(KeyboardInterrupt, lambda: fit(model, callbacks=[lambda _: (press(), press())[0]]))
-
-
-def test_a_fit_that_was_interrupted_is_resumed_with_the_same_bits(monkeypatch, uninterrupted, path):
-    with monkeypatch.context() as patch:
-        at_step(patch, 16, press)
-        fit(lm.Model(network()), epochs=5, validation=TEST, checkpoint=path)
-    resume(path, uninterrupted)
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_fit_interrupted_in_its_first_epoch_begins_again_with_its_first_parameters(
-    resume, monkeypatch, uninterrupted, path
-):
-    model = lm.Model(network())
-    first = model.parameters()
-    with monkeypatch.context() as patch:
-        at_step(patch, 3, press)
-        history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=resume)
-    assert history.interrupted
-    assert len(history) == 0
-    assert not same(model.parameters(), first)
-    assert same(lm.load(path).parameters(), first)
-    # The same model continues; the half epoch that it has learned does not count.
-    history = fit(model, epochs=5, validation=TEST, checkpoint=path, resume=True)
-    assert same(model.parameters(), uninterrupted[0])
-    assert history.values == uninterrupted[1]
-
-
-def test_a_checkpoint_of_an_earlier_fit_stays_until_an_epoch_is_done(monkeypatch, path):
-    fit(lm.Model(network()), checkpoint=path)
-    before = path.read_bytes()
-    at_step(monkeypatch, 3, press)
-    assert fit(lm.Model(network(), seed=1), checkpoint=path).interrupted
-    assert path.read_bytes() == before
-
-
 def test_a_fit_works_in_a_thread():
     found = []
     thread = threading.Thread(target=lambda: found.append(fit(lm.Model(network()))))
     thread.start()
     thread.join()
     assert len(found[0]) == 3
-
-
-def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch, model):
-    at_step(monkeypatch, 3, press)
-    with model.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
-        with pytest.raises(KeyboardInterrupt):
-            trainer.run(TRAIN, steps=100_000)
-        done = trainer.steps_done
-    monkeypatch.undo()
-    again = lm.Model(network())
-    with again.training(lm.CrossEntropy(), lm.Adam(0.01), 8) as trainer:
-        trainer.run(TRAIN, steps=done)
-    assert same(model.parameters(), again.parameters())

@@ -1,18 +1,12 @@
 """Streams and data sets are continued within an epoch, with the same bits."""
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from stream_cases import TEST, batches_of, fault, trained
-from test_fit_checkpoints import at_step
-from training_cases import data, same
+from training_cases import at_step, data, same
 
 import lamina as lm
 from lamina.checks.stored import stored
@@ -180,31 +174,6 @@ def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(path):
     part, whole = trained(TRAIN, checkpoint=path, resume=True, **how), trained(TRAIN, **how)
     assert part[1].values == whole[1].values
     assert len(set(whole[1]["rate"])) == 4
-
-
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=[pytest.mark.sampled] * (n != FEW[1]))
-        for n in (*FEW[:2], *FEW[3:4], "state")
-    ],
-)
-def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name, path):
-    code = f"""
-        import os, signal, sys
-        sys.path[:0] = {[str(ROOT), *map(str, Path(__file__).parents[:2])]!r}
-        import pytest, test_streams_continued as own, test_fit_checkpoints as other
-        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        other.at_step(pytest.MonkeyPatch(), 8, kill)
-        own.fitted(own.CONTINUED[{name!r}], checkpoint={str(path)!r}, checkpoint_steps=2)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    make = CONTINUED[name]
-    whole, part = fitted(make), fitted(make, checkpoint=path, resume=True)
-    assert same(whole[0], part[0])
-    assert whole[1].values == part[1].values
 
 
 def test_a_shuffling_loader_of_pytorch_continues_in_its_order(torch, path):

@@ -11,6 +11,7 @@ from random_arrays import normal
 import lamina as lm
 from lamina.data import Dataset
 from lamina.training.history import History
+from lamina.training.training import Training
 
 Array = np.ndarray
 
@@ -84,3 +85,16 @@ def losses_of(read: Callable[[Any], None]) -> list[float]:
             kept.append(trainer.step(normal(8, 4, seed=number), labels(8)))
             read(kept[-1])
     return [float(loss) for loss in kept]
+
+
+def at_step(monkeypatch, number, do):
+    """Calls `do` once, after that many training steps, in the middle of a fit."""
+    run, did = Training._run_batches, [False]
+
+    def counting(self, *arguments):
+        if not did[0] and isinstance(self, Training) and self.steps_done >= number:
+            did[0] = True
+            do()
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Training, "_run_batches", counting)
