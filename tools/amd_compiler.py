@@ -72,17 +72,17 @@ def prelude() -> str:
 def _function(name: str, type: str, suffix: str) -> Iterator[str]:
     count = {"fma": 3, "copysign": 2}.get(name, 1)
     names = "xyz"[:count]
-    given = ", ".join(f"{type} {one}" for one in names)
+    parameters = ", ".join(f"{type} {letter}" for letter in names)
     called = f"__builtin_{name}{suffix}({', '.join(names)})"
-    yield f"OWN {type} own_{name}({given}) {{ return {called}; }}"
+    yield f"OWN {type} own_{name}({parameters}) {{ return {called}; }}"
     for lanes in (2, 3, 4, 8, 16):
         vector = f"{type}{lanes}"
-        given = ", ".join(f"{vector} {one}" for one in names)
+        parameters = ", ".join(f"{vector} {letter}" for letter in names)
         each = ", ".join(
-            f"__builtin_{name}{suffix}({', '.join(f'{one}.s{lane:x}' for one in names)})"
+            f"__builtin_{name}{suffix}({', '.join(f'{letter}.s{lane:x}' for letter in names)})"
             for lane in range(lanes)
         )
-        yield f"OWN {vector} own_{name}({given}) {{ return ({vector})({each}); }}"
+        yield f"OWN {vector} own_{name}({parameters}) {{ return ({vector})({each}); }}"
 
 
 def _saturating() -> Iterator[str]:

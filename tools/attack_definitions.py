@@ -70,12 +70,12 @@ def _of_samples(samples: list[tuple[Any, Sample]]) -> lm.Network:
             name = sample.dtypes[number] if sample.dtypes else "float"
             dtype = as_dtype("float32" if name == "float" else name)
             array = generator.uniform(sample.low, sample.high, shape)
-            known = ops.constant(np.asarray(array, dtype.numpy))
+            constant = ops.constant(np.asarray(array, dtype.numpy))
             zero = ops.cast(nothing, dtype)
             if dtype.kind == "bool":
-                operands.append(ops.logical_or(known, zero))
+                operands.append(ops.logical_or(constant, zero))
             else:
-                operands.append(ops.add(known, zero))
+                operands.append(ops.add(constant, zero))
         outputs.append(apply(op, *operands, **sample.attributes))
     return lm.Network(x, outputs)
 
@@ -94,13 +94,13 @@ def _sloped() -> lm.Network:
 
 def networks() -> dict[str, Callable[[], lm.Network]]:
     """Every op by its samples, three at a time, and layers of all families."""
-    found: dict[str, Callable[[], lm.Network]] = {}
+    of_ops: dict[str, Callable[[], lm.Network]] = {}
     for op in ops.ALL:
         samples = [s for s in op.samples if "float64" not in s.dtypes or op.name == "recurrence"]
         for first in range(0, len(samples), 3):
             some = [(op, sample) for sample in samples[first : first + 3]]
-            found[f"{op.name} {first // 3}"] = partial(_of_samples, some)
-    return found | {
+            of_ops[f"{op.name} {first // 3}"] = partial(_of_samples, some)
+    return of_ops | {
         "convolutions": partial(
             _chain,
             *(2, 9, 9),
@@ -192,16 +192,16 @@ STRANGE: tuple[Json, ...] = (
 
 def _locations(data: Json) -> list[tuple[Any, Any]]:
     """Every location in the data, as (container, key)."""
-    found: list[tuple[Any, Any]] = []
+    locations: list[tuple[Any, Any]] = []
     pending = [data]
     while pending:
-        one = pending.pop()
-        keys = list(one) if isinstance(one, dict) else range(len(one))
+        container = pending.pop()
+        keys = list(container) if isinstance(container, dict) else range(len(container))
         for key in keys:
-            found.append((one, key))
-            if isinstance(one[key], dict | list):
-                pending.append(one[key])
-    return found
+            locations.append((container, key))
+            if isinstance(container[key], dict | list):
+                pending.append(container[key])
+    return locations
 
 
 def _copied(data: Json) -> Json:
@@ -217,7 +217,7 @@ def changed(definition: Json, chance: random.Random, most: str) -> tuple[Json, s
         if chance.random() < 0.8:
             entries = [n for n in entries if n.get("op") == most] or entries
         attributes = [n["attributes"] for n in entries if isinstance(n.get("attributes"), dict)]
-        inside = [one for table in attributes for one in _locations(table)]
+        inside = [location for table in attributes for location in _locations(table)]
         # Most changes are made to values of attributes, where most faults are likely.
         if chance.random() < 0.8:
             inside = [(o, k) for o, k in inside if not isinstance(o[k], dict | list)]
@@ -250,7 +250,7 @@ def _holds(owner: Any, key: Any) -> bool:
     return key in owner if isinstance(owner, dict) else key < len(owner)
 
 
-def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
+def _change(owner: Any, key: Any, chance: random.Random, definition: Json) -> None:
     value = owner[key]
     kind = chance.random()
     if key == "op":
@@ -277,8 +277,8 @@ def _change(owner: Any, key: Any, chance: random.Random, whole: Json) -> None:
         else:
             value[index] = chance.choice((*NUMBERS, *STRANGE))
     elif kind < 0.8:
-        other, found = chance.choice(_locations(whole))
-        owner[key] = _copied(other[found])
+        container, other_key = chance.choice(_locations(definition))
+        owner[key] = _copied(container[other_key])
     elif kind < 0.85 and isinstance(owner, dict):
         del owner[key]
     else:
@@ -292,7 +292,7 @@ def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> 
     """The outcome of loading and running a file, in a word.
 
     Raises:
-        AssertionError: if an engine's results are not those of the oracle.
+        AssertionError: if an engine's results differ from the oracle's.
         Exception: any other exception, which is not a clear error.
     """
     try:
@@ -315,9 +315,9 @@ def outcome(path: Path, engines: Mapping[str, Engine], with_gradients: bool) -> 
     feeds = _feeds(bound)
     expected, _ = evaluate(bound, feeds)
     for name, engine in engines.items():
-        found = _run(program, engine, feeds)
+        results = _run(program, engine, feeds)
         for output, value in expected.items():
-            _compare(f"{output} on {name}", found[output], value)
+            _compare(f"{output} on {name}", results[output], value)
     return "run"
 
 
@@ -412,15 +412,15 @@ def attack(
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as name, np.errstate(all="ignore"):
         folder = Path(name)
-        known = networks()
-        names = sorted(known)
-        whole: dict[str, Saved] = {}
+        builders = networks()
+        names = sorted(builders)
+        originals: dict[str, Saved] = {}
         for number in range(count):
             base = chance.choice(names)
-            if base not in whole:
-                whole[base] = saved(known[base](), folder)
-            definition, change = changed(whole[base].definition, chance, base.split()[0])
-            write(folder / "model", whole[base], definition)
+            if base not in originals:
+                originals[base] = saved(builders[base](), folder)
+            definition, change = changed(originals[base].definition, chance, base.split()[0])
+            write(folder / "model", originals[base], definition)
             began = time.monotonic()
             try:
                 outcomes[outcome(folder / "model", engines, number % 3 == 0)] += 1
@@ -445,11 +445,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engines", nargs="+", default=["interpreter", "cpu"])
-    given = parser.parse_args()
-    known = {"interpreter": lambda: InterpreterEngine(poison=True), "cpu": CpuEngine}
-    engines = {name: known[name]() for name in given.engines}
+    options = parser.parse_args()
+    constructors = {"interpreter": lambda: InterpreterEngine(poison=True), "cpu": CpuEngine}
+    engines = {name: constructors[name]() for name in options.engines}
     outcomes, failures = attack(
-        given.count, given.seed, engines, lambda text: print(text, flush=True)
+        options.count, options.seed, engines, lambda text: print(text, flush=True)
     )
     print(*(f"{what}: {number}" for what, number in outcomes.most_common()), sep="\n")
     sys.exit(1 if failures else 0)

@@ -51,9 +51,9 @@ def main(count: int, seed: int) -> int:
     seen: Counter[str] = Counter()
     failures: list[str] = []
     while sent < count:
-        wanted = min(SIGNALS_OF_A_CHILD, count - sent)
+        signals = min(SIGNALS_OF_A_CHILD, count - sent)
         with tempfile.TemporaryDirectory() as folder:
-            done, report = _attack(chance, wanted, children, folder)
+            done, report = _attack(chance, signals, children, folder)
         sent, children = sent + done, children + 1
         seen.update(report.get("seen", {}))
         failures += report["failures"]
@@ -100,10 +100,10 @@ def _attack(
         for _ in range(chance.choice((1, 1, 1, 2))):
             time.sleep(chance.uniform(0, 1.1) * usual.get(name, 0.02))
             send(signal.SIGINT, signal.SIGINT, signal.SIGALRM, signal.SIGUSR1)
-        finished = child.stdout.readline()
+        seconds = child.stdout.readline()
         # Interrupted activities take less time than usual.
-        usual[name] = max(0.9 * usual.get(name, 0.0), float(finished or 0.0))
-        name = child.stdout.readline().strip() if finished else ""
+        usual[name] = max(0.9 * usual.get(name, 0.0), float(seconds or 0.0))
+        name = child.stdout.readline().strip() if seconds else ""
     child.stdin.close()
     child.stdin = None
     while name and not name.startswith("{"):
@@ -244,7 +244,7 @@ class Child:
         fresh = self.other
         fresh.set_parameters(self.model.parameters() | self.model.states())
         if (fresh.predict(self.x[:5]) != self.model.predict(self.x[:5])).any():
-            self.failures.append(f"after {name}: the predictions are not those of the parameters")
+            self.failures.append(f"after {name}: the predictions do not follow from the parameters")
 
     def whole(self, name: str, model: lm.Model) -> None:
         if self.digest(model) not in self.known:
@@ -256,8 +256,8 @@ class Child:
             steps_done = int(self.training.state()["step"])
         except lm.errors.ReleasedError:
             steps_done = STEPS
-        known = self.known[self.digest(self.model)]
-        if steps_done > STEPS - 60 or steps_done != known:
+        model_steps = self.known[self.digest(self.model)]
+        if steps_done > STEPS - 60 or steps_done != model_steps:
             self.model, self.training = self.made()
 
     # Activities under signals.
@@ -298,7 +298,7 @@ class Child:
                 self.check(name)
                 self.renew()
         self.model.save(self.path)
-        left = [one.name for one in self.path.parent.iterdir() if one.name.startswith(".lamina-")]
+        left = [path.name for path in self.path.parent.glob(".lamina-*")]
         if left:
             self.failures.append(f"left in the folder: {left}")
         print(json.dumps({"seen": self.seen, "failures": self.failures}), flush=True)

@@ -91,7 +91,7 @@ def missing() -> str:
 
 @cache
 def _nvrtc() -> Cuda:
-    """The functions of NVRTC; those of the driver need not work.
+    """The functions of NVRTC; the driver's functions need not work.
 
     Raises:
         EngineError: if cuda-bindings is missing.
@@ -106,8 +106,8 @@ def program(name: str) -> Path | None:
         folders = importlib.import_module("nvidia").__path__
     except ImportError:
         return None
-    found = (one for folder in folders for one in sorted(Path(folder).glob(f"cu*/bin/{name}*")))
-    return next((one for one in found if one.stem == name), None)
+    paths = (path for folder in folders for path in sorted(Path(folder).glob(f"cu*/bin/{name}*")))
+    return next((path for path in paths if path.stem == name), None)
 
 
 def compilation_of(text: str, architecture: Architecture) -> Compilation:
@@ -153,8 +153,8 @@ def loops_in(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     Args:
         text: the output of `nvdisasm -c`.
     """
-    _, *found = re.split(r"\.section\s+\.text\.(\w+)", text)
-    for name, body in zip(found[::2], found[1::2], strict=True):
+    _, *sections = re.split(r"\.section\s+\.text\.(\w+)", text)
+    for name, body in zip(sections[::2], sections[1::2], strict=True):
         labels: dict[str, int] = {}
         lines: list[str] = []
         loops: list[tuple[int, int]] = []
@@ -166,8 +166,8 @@ def loops_in(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
             target = re.search(r"BRA.*?(\.L_x_\d+)", line)
             if target and target[1] in labels:
                 loop = lines[labels[target[1]] :]
-                loops.append((len(loop), sum(bool(_TENSOR.search(one)) for one in loop)))
-        loops = [one for one in loops if one[1]]
+                loops.append((len(loop), sum(bool(_TENSOR.search(line)) for line in loop)))
+        loops = [(length, count) for length, count in loops if count]
         if loops:
             yield name, min(loops)
 
@@ -179,8 +179,8 @@ def kernels_in(log: str) -> Iterator[Compiled]:
         log: the output of `ptxas -v`.
     """
     beginning = r"Compiling entry function '(\w+)' for '\w+'\n"
-    _, *found = re.split(beginning, log)
-    for name, lines in zip(found[::2], found[1::2], strict=True):
+    _, *sections = re.split(beginning, log)
+    for name, lines in zip(sections[::2], sections[1::2], strict=True):
 
         def figure(words: str, lines: str = lines) -> int:
             match = re.search(rf"(\d+) {words}", lines)

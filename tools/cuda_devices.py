@@ -32,7 +32,7 @@ class Architecture:
         warps, groups: the most that are resident on a multiprocessor.
         shared_kilobytes: shared memory of a multiprocessor, 1024 bytes each.
         reserved_bytes: shared memory of each work group that the driver uses.
-        shared_unit: the bytes in multiples of which shared memory is allocated.
+        shared_unit: the granularity of allocations of shared memory, in bytes.
         registers: of a multiprocessor, 32 bits each; also the most of a work group.
     """
 
@@ -155,18 +155,18 @@ def occupancy_of(
     warps = _divided(group, WARP)
     of_warp = _rounded(registers * WARP, _REGISTERS)
     shared = _rounded(shared_bytes + architecture.reserved_bytes, architecture.shared_unit)
-    found = {"warps": architecture.warps // warps, "groups": architecture.groups}
+    groups_by_limit = {"warps": architecture.warps // warps, "groups": architecture.groups}
     if of_warp:
         in_partition = architecture.registers // _SUB_PARTITIONS // of_warp
-        found["registers"] = in_partition * _SUB_PARTITIONS // warps
+        groups_by_limit["registers"] = in_partition * _SUB_PARTITIONS // warps
         # A launch is refused if its registers would not fit with its warps in all sub-partitions.
         assumed = of_warp * _rounded(warps, _SUB_PARTITIONS)
         if assumed > architecture.registers or registers > _MOST_REGISTERS_OF_A_WORK_ITEM:
-            found["registers"] = 0
+            groups_by_limit["registers"] = 0
     if shared:
-        found["shared memory"] = (architecture.shared_kilobytes << 10) // shared
-    groups = min(found.values())
-    limits = tuple(name for name, most in found.items() if most == groups)
+        groups_by_limit["shared memory"] = (architecture.shared_kilobytes << 10) // shared
+    groups = min(groups_by_limit.values())
+    limits = tuple(name for name, most in groups_by_limit.items() if most == groups)
     return Occupancy(groups, groups * warps, limits)
 
 

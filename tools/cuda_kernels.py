@@ -116,11 +116,11 @@ class Written:
     @cached_property
     def kernels(self) -> Mapping[str, Kernel]:
         """All kernels, by name."""
-        compiled = {one.name: one for one in self.compilation.kernels}
-        texts = {one.name: one for one in ptx_text.kernels_in(self.compilation.ptx)}
+        compiled = {kernel.name: kernel for kernel in self.compilation.kernels}
+        texts = {kernel.name: kernel for kernel in ptx_text.kernels_in(self.compilation.ptx)}
         sizes = {
-            one.kernel: (one.items, one.group or GROUP, one.local_bytes)
-            for one in (*self.launches.load, *self.launches.launches)
+            launch.kernel: (launch.items, launch.group or GROUP, launch.local_bytes)
+            for launch in (*self.launches.load, *self.launches.launches)
         }
         if gather := self.launches.gather:
             sizes[gather.kernel] = gather.items, GROUP, 0
@@ -145,8 +145,8 @@ def lines_of(
         written = written_for(workload, dtype, architecture, products)
         yield f"for {name} ({architecture.product})"
         described = {
-            kernel: [f"on {name}: {line}" for line in text_of(one, architecture)]
-            for kernel, one in written.kernels.items()
+            kernel_name: [f"on {name}: {line}" for line in text_of(kernel, architecture)]
+            for kernel_name, kernel in written.kernels.items()
         }
         yield from lines_of_steps(
             written.program, written.schedule, written.launches, rooflines_of(dtype), described
@@ -170,13 +170,13 @@ def program_for(
 
 def rooflines_of(dtype: str) -> list[Roofline]:
     """The rooflines of four GPUs, without and with tensor cores, if they multiply this type."""
-    found: list[Roofline] = []
+    rooflines: list[Roofline] = []
     for gpu in NVIDIA:
         tensor = gpu.tf32_flops if dtype == "float32" else gpu.half_flops
-        found.append(Roofline(gpu.name, gpu))
+        rooflines.append(Roofline(gpu.name, gpu))
         if tensor is not None:
-            found.append(Roofline(f"{gpu.name} with tensor cores", gpu, tensor))
-    return found
+            rooflines.append(Roofline(f"{gpu.name} with tensor cores", gpu, tensor))
+    return rooflines
 
 
 def text_of(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
@@ -192,7 +192,7 @@ def text_of(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
     )
     (wide, loads), (shared_wide, shared_loads) = text.count("global"), text.count("shared")
     tensor, multiplications = text.tensor_instructions()
-    others = sum(one.is_other_access for one in text.body)
+    others = sum(instruction.is_other_access for instruction in text.body)
     yield (
         f"PTX: {wide} of {loads} global loads and {shared_wide} of {shared_loads} shared loads "
         f"have 128 bits, {tensor} of {multiplications} multiply-adds are of tensor cores"
@@ -220,27 +220,27 @@ def _traffic(traffic: Traffic, kind: str) -> str:
 def totals_of(
     workload: Workload, dtype: str, architectures: Iterable[str], products: str = "float32"
 ) -> Iterator[str]:
-    """For each architecture: all kernels, those of contractions, and the seconds to compile."""
+    """For each architecture: all kernels, kernels of contractions, and the seconds to compile."""
     for name in architectures:
         written = written_for(workload, dtype, ARCHITECTURES[name], products)
         kernels, compilation = written.kernels, written.compilation
         multiplied = kernels_of_contractions(written.program, written.launches)
-        own = [kernels[kernel] for kernel in multiplied]
-        registers = [one.compiled.registers for one in own]
-        spilled = [kernel for kernel, one in kernels.items() if one.compiled.spills]
+        contractions = [kernels[kernel] for kernel in multiplied]
+        registers = [kernel.compiled.registers for kernel in contractions]
+        spilled = [label for label, kernel in kernels.items() if kernel.compiled.spills]
         named = f" ({', '.join(spilled)})" if spilled else ""
-        traffics = [one.traffic("shared", "global") for one in kernels.values()]
+        traffics = [kernel.traffic("shared", "global") for kernel in kernels.values()]
         (waves, least), (sectors, fewest) = (
-            (sum(one.needed for one in column), sum(one.least for one in column))
+            (sum(traffic.needed for traffic in column), sum(traffic.least for traffic in column))
             for column in zip(*traffics, strict=True)
         )
         yield (
             f"  {name}: ptxas: {len(kernels)} kernels, {len(spilled)} of them spill{named}; "
-            f"{len(own)} kernels of contractions with {sum(registers)} registers together, at most "
-            f"{max(registers, default=0)}, and {sum(one.shared_bytes for one in own)} bytes of "
-            f"shared memory; model: {waves} wavefronts for {least}, {sectors} sectors for "
-            f"{fewest}; NVRTC {compilation.nvrtc_seconds:.1f} s, ptxas "
-            f"{compilation.ptxas_seconds:.1f} s"
+            f"{len(contractions)} kernels of contractions with {sum(registers)} registers "
+            f"together, at most {max(registers, default=0)}, and "
+            f"{sum(kernel.shared_bytes for kernel in contractions)} bytes of shared memory; "
+            f"model: {waves} wavefronts for {least}, {sectors} sectors for {fewest}; "
+            f"NVRTC {compilation.nvrtc_seconds:.1f} s, ptxas {compilation.ptxas_seconds:.1f} s"
         )
 
 
@@ -281,7 +281,7 @@ def main(
     totals: bool,
     shares: bool,
 ) -> None:
-    """Prints the kernels of workloads, by default of those of `lamina bench`.
+    """Prints the kernels of workloads, by default the workloads of `lamina bench`.
 
     Architectures without instructions for the dtype or the precision are left out, unless they are
     named.

@@ -33,7 +33,7 @@ SMALL = 1e-3
 
 
 def numbers(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
-    """Random numbers, some of which are zero: single ones, or whole indices of some axes."""
+    """Random numbers with some zeros: single ones, or whole indices of some axes."""
     orders = float(generator.choice([0.0, 1.0, 4.0]))
     values = generator.uniform(-1, 1, shape) * 10 ** generator.uniform(-orders, orders, shape)
     kind = int(generator.integers(6))
@@ -70,8 +70,8 @@ def case(number: int, seed: int) -> tuple[Graph, dict[str, Array]]:
     leaves = {name: leaf(name, "input", x.shape, as_dtype(x.dtype)) for name, x in feeds.items()}
     x, weight, upstream = leaves.values()
     y = ops.conv(x, weight, [1, 1], [(padding, padding)] * 2, [1, 1])
-    found: list[Tensor] = [y, *gradients(ops.sum(y * upstream), [x, weight])]
-    named = tuple(zip(("y", "of_x", "of_weight"), found, strict=True))
+    outputs: list[Tensor] = [y, *gradients(ops.sum(y * upstream), [x, weight])]
+    named = tuple(zip(("y", "of_x", "of_weight"), outputs, strict=True))
     return Graph(tuple(leaves.values()), named), feeds
 
 
@@ -92,9 +92,9 @@ def main() -> None:
         counts, _ = evaluate(graph, {name: abs(np.sign(feed)) for name, feed in feeds.items()})
         values, _ = evaluate(graph, feeds)
         for name, count in counts.items():
-            found, sizes = executable.output(name), abs(values[name])
-            noisy = np.count_nonzero(found[count == 0])
-            empty = np.count_nonzero(found[sizes > SMALL * sizes.max()] == 0)
+            results, sizes = executable.output(name), abs(values[name])
+            noisy = np.count_nonzero(results[count == 0])
+            empty = np.count_nonzero(results[sizes > SMALL * sizes.max()] == 0)
             zeros, noise, lost = zeros + int((count == 0).sum()), noise + noisy, lost + empty
             if noisy or empty:
                 print(f"case {number}: {name} has {noisy} noisy zeros, {empty} lost numbers")

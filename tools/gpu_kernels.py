@@ -72,13 +72,14 @@ def totals_of(program: Program, processors: Sequence[str]) -> Iterator[str]:
     multiplied = kernels_of_contractions(program, launches)
     for processor in processors:
         kernels = compiled(launches.text, processor)
-        own = [kernel for kernel in kernels if kernel.name in multiplied]
-        registers = sum(kernel.vector_registers for kernel in own)
-        local = sum(kernel.local_bytes for kernel in own)
+        contractions = [kernel for kernel in kernels if kernel.name in multiplied]
+        registers = sum(kernel.vector_registers for kernel in contractions)
+        local = sum(kernel.local_bytes for kernel in contractions)
         spilled = sum(bool(kernel.spills) for kernel in kernels)
         yield (
-            f"  {processor}: {len(kernels)} kernels, {spilled} of them spill; {len(own)} kernels "
-            f"of contractions with {registers} VGPRs and {local} bytes of LDS together"
+            f"  {processor}: {len(kernels)} kernels, {spilled} of them spill; "
+            f"{len(contractions)} kernels of contractions with {registers} VGPRs and {local} bytes "
+            "of LDS together"
         )
 
 
@@ -98,7 +99,7 @@ def text_of(kernel: Compiled) -> str:
 def main(
     workloads: tuple[str, ...], processors: tuple[str, ...], dtype: str, *, totals: bool
 ) -> None:
-    """Prints the kernels of workloads, by default of those of `lamina bench`."""
+    """Prints the kernels of workloads, by default the workloads of `lamina bench`."""
     if not is_installed():
         raise click.ClickException("clang-16 is not installed. Install the package clang-16.")
     for workload in chosen(workloads):

@@ -95,15 +95,15 @@ def breaches_of_words(words: Sequence[Retired] = WORDS) -> Iterator[str]:
 
 def breaches_in(path: str, text: str, words: Sequence[Retired] = WORDS) -> Iterator[str]:
     """Retired words in a file's text, and in its path as line 0, in the order of the table."""
-    known = [word for word in words if word.applies_to(path)]
+    applicable = [word for word in words if word.applies_to(path)]
     prose, names = spoken(f"{path}\n{text}"), ""
-    if path.endswith(".py") and any(word.names for word in known):
+    if path.endswith(".py") and any(word.names for word in applicable):
         names = spoken(names_in(f"\n{text}"))
-    for word in known:
+    for word in applicable:
         searched = names if word.names else prose
-        for found in expression(word).finditer(searched):
-            number = searched.count("\n", 0, found.start())
-            told = " ".join(found[0].replace("#", " ").split())
+        for match in expression(word).finditer(searched):
+            number = searched.count("\n", 0, match.start())
+            told = " ".join(match[0].replace("#", " ").split())
             yield f"{path}:{number}: {told!r} is retired: say {word.instead}"
 
 

@@ -29,7 +29,7 @@ class Roofline:
     Attributes:
         name: of the GPU, and of its tensor cores if they multiply.
         gpu: has peak rates.
-        product_flops: operations of contractions in a second; None for those of the GPU's other
+        product_flops: operations of contractions in a second; None for the rate of the GPU's other
             operations.
     """
 
@@ -94,9 +94,10 @@ def lines_of_steps(
         cost = cost_of(step, program.buffers, repeat.axis if repeat is not None else None)
         multiplies = isinstance(step, Contraction)
         seconds = [
-            one.seconds(cost.operations, cost.bytes, multiplies=multiplies) for one in rooflines
+            roofline.seconds(cost.operations, cost.bytes, multiplies=multiplies)
+            for roofline in rooflines
         ]
-        totals = [total + own for total, own in zip(totals, seconds, strict=True)]
+        totals = [total + duration for total, duration in zip(totals, seconds, strict=True)]
         yield f"step {number}: {space_of(step)}; {schedule.steps[number]}"
         yield f"  {cost.bytes} bytes, {cost.operations} operations; {_times(rooflines, seconds)}"
         for launch in (*launches.load, *launches.launches):

@@ -69,8 +69,8 @@ def faults_of(table: Path) -> list[Fault]:
         content = tomllib.load(file)
     common = content.get("tests", [])
     return [
-        Fault(one["name"], one["file"], one["old"], one["new"], tuple(one.get("tests", common)))
-        for one in content["faults"]
+        Fault(row["name"], row["file"], row["old"], row["new"], tuple(row.get("tests", common)))
+        for row in content["faults"]
     ]
 
 
@@ -132,18 +132,18 @@ def main() -> int:
             else:
                 shutil.copy(source, copy / name)
         for tests in dict.fromkeys(fault.tests for fault in faults):
-            found, _ = run_tests(copy, tests, everything=False)
-            if found:
-                print(f"without any fault there fails {found}")
+            failure, _ = run_tests(copy, tests, everything=False)
+            if failure:
+                print(f"without any fault there fails {failure}")
                 return 2
         for fault in faults:
             path = copy / fault.file
             original = path.read_text(encoding="utf-8")
             path.write_text(original.replace(fault.old, fault.new), encoding="utf-8")
-            found, seconds = run_tests(copy, fault.tests, everything=arguments.all)
+            failure, seconds = run_tests(copy, fault.tests, everything=arguments.all)
             path.write_text(original, encoding="utf-8")
-            missed += not found
-            print(f"{fault.name}\n    {found or 'NOT FOUND'} ({seconds:.0f} s)", flush=True)
+            missed += not failure
+            print(f"{fault.name}\n    {failure or 'NOT FOUND'} ({seconds:.0f} s)", flush=True)
     print(f"{len(faults) - missed} of {len(faults)} faults were found")
     return 1 if missed else 0
 

@@ -73,7 +73,7 @@ class _Group:
         }
         self._parameters: dict[str, Values] = {}
         for before, (type, name) in enumerate(kernel.parameters):
-            # Buffers are apart; other numbers are 0, like that of a first iteration.
+            # Buffers are apart; other numbers are 0, as in a first iteration.
             value = (before + 1) * _BUFFER_DISTANCE if type == "u64" else 0
             self._parameters[name] = self._constant(value)
         begin = 0
@@ -87,20 +87,20 @@ class _Group:
     def run(self) -> list[Access]:
         accesses: list[Access] = []
         passed: set[str] = set()
-        for one in self._kernel.body:
-            if not one.opcode:
-                (label,) = one.operands
+        for instruction in self._kernel.body:
+            if not instruction.opcode:
+                (label,) = instruction.operands
                 passed.add(label)
                 self._waiting.pop(label, None)
-            elif one.words[0] in ("bra", "ret", "exit"):
-                target = one.operands[0] if one.operands else _LEAVING
+            elif instruction.words[0] in ("bra", "ret", "exit"):
+                target = instruction.operands[0] if instruction.operands else _LEAVING
                 # Loops are not repeated.
                 if target not in passed:
                     before = self._waiting.get(target, np.zeros(self._items, bool))
-                    self._waiting[target] = before | self._runs(one, if_unknown=False)
+                    self._waiting[target] = before | self._runs(instruction, if_unknown=False)
             else:
-                accesses += (self._access(one, operand) for operand in one.memory)
-                self._execute(one)
+                accesses += (self._access(instruction, operand) for operand in instruction.memory)
+                self._execute(instruction)
             waiting = list(self._waiting.values())
             self._active = ~np.logical_or.reduce(waiting) if waiting else np.ones_like(self._active)
         return accesses
@@ -108,17 +108,17 @@ class _Group:
     def _constant(self, value: int) -> Array:
         return np.full(self._items, value & int(_ALL), np.uint64)
 
-    def _runs(self, one: Instruction, *, if_unknown: bool) -> Array:
+    def _runs(self, instruction: Instruction, *, if_unknown: bool) -> Array:
         """The work items that run an instruction."""
-        if not one.guard:
+        if not instruction.guard:
             return self._active
-        guard = self._registers.get(one.guard)
+        guard = self._registers.get(instruction.guard)
         if guard is None:
             return self._active if if_unknown else np.zeros_like(self._active)
-        return self._active & ((guard == 0) == one.negated)
+        return self._active & ((guard == 0) == instruction.negated)
 
-    def _access(self, one: Instruction, operand: MemoryOperand) -> Access:
-        match = _ADDRESS.fullmatch(one.operands[operand.number])
+    def _access(self, instruction: Instruction, operand: MemoryOperand) -> Access:
+        match = _ADDRESS.fullmatch(instruction.operands[operand.number])
         addresses: Values = None
         if match:
             base, offset = match.groups()
@@ -127,14 +127,16 @@ class _Group:
                 # Shared memory has addresses of 32 bits.
                 bits = 32 if operand.space == "shared" else 64
                 addresses = value + self._constant(int(offset or "0", 0)) & _mask(bits)
-        active = self._runs(one, if_unknown=True)
+        active = self._runs(instruction, if_unknown=True)
         if operand.items is not None:
             active = active & (np.arange(self._items) % WARP < operand.items)
-        length = None if operand.length is None else self._value(one.operands[operand.length])
+        length = (
+            None if operand.length is None else self._value(instruction.operands[operand.length])
+        )
         if length is not None:
             # A copy reads all bytes or none, and writes zeros instead.
             active = active & (length & _mask(32) > 0)
-        return Access(one, operand, addresses, active)
+        return Access(instruction, operand, addresses, active)
 
     def _value(self, operand: str) -> Values:
         """The values of an operand."""
@@ -143,23 +145,23 @@ class _Group:
             return self._constant(int(operand.rstrip("U"), 0))
         return self._registers.get(operand)
 
-    def _execute(self, one: Instruction) -> None:
+    def _execute(self, instruction: Instruction) -> None:
         """Sets the destination of an instruction."""
-        if not one.operands or not one.operands[0].startswith(("%", "{")):
+        if not instruction.operands or not instruction.operands[0].startswith(("%", "{")):
             return
-        destination, *sources = one.operands
-        runs = self._runs(one, if_unknown=True)
+        destination, *sources = instruction.operands
+        runs = self._runs(instruction, if_unknown=True)
         for name in re.findall(r"%\w+", destination):
             # Several destinations have different values.
-            value = self._result(one, sources) if name == destination else None
+            value = self._result(instruction, sources) if name == destination else None
             before = self._registers.get(name)
             if value is not None and not runs.all() and before is not None:
                 value = np.where(runs, value, before)
             self._registers[name] = value
 
-    def _result(self, one: Instruction, sources: Sequence[str]) -> Values:
+    def _result(self, instruction: Instruction, sources: Sequence[str]) -> Values:
         """The values that an instruction computes; None if it is not known here."""
-        name, *words = one.words
+        name, *words = instruction.words
         if name == "ld":
             return self._parameters.get(sources[0].strip("[] ")) if words[0] == "param" else None
         operation = _OPERATIONS.get(name)
@@ -167,11 +169,11 @@ class _Group:
         if operation is None or not re.fullmatch(r"[bus]\d+|pred", type):
             return None
         values = [self._value(source) for source in sources]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        defined = [value for value in values if value is not None]
+        if len(defined) < len(values):
             return None
         bits = 1 if type == "pred" else int(type[1:])
-        result = operation(known, words, bits)
+        result = operation(defined, words, bits)
         wide = 2 * bits if "wide" in words else 64 if name in ("setp", "cvt") else bits
         return None if result is None else result & _mask(wide)
 
@@ -249,8 +251,8 @@ def _compared(values: Sequence[Array], words: Sequence[str], bits: int) -> Value
         "gt": left > right,
         "ge": left >= right,
     }
-    found = results.get(relation)
-    return None if found is None else found.astype(np.uint64)
+    holds = results.get(relation)
+    return None if holds is None else holds.astype(np.uint64)
 
 
 def _converted(values: Sequence[Array], words: Sequence[str], bits: int) -> Values:

@@ -74,8 +74,8 @@ class Instruction:
     def memory(self) -> tuple[MemoryOperand, ...]:
         """The operands in global and shared memory of instructions that read or write these.
 
-        PTX ISA: ld, st, ldmatrix (the first eight work items have the addresses of the rows of the
-        first matrix, the next ones those of the second one), and the non-bulk cp.async.
+        PTX ISA: ld, st, the non-bulk cp.async, and ldmatrix (the first eight work items have the
+        addresses of the rows of the first matrix, the next eight of the second matrix).
         """
         name, *words = self.words
         spaces = [word for word in words if word in ("global", "shared")]
@@ -117,14 +117,14 @@ class Kernel:
     body: tuple[Instruction, ...]
 
     def count(self, space: str) -> tuple[int, int]:
-        """Loads from a memory: those of 16 bytes by a work item, and all."""
-        own = [
+        """Loads from a memory: the loads of 16 bytes by a work item, and all loads."""
+        sizes = [
             operand.bytes
-            for one in self.body
-            for operand in one.memory
+            for instruction in self.body
+            for operand in instruction.memory
             if operand.space == space and not operand.is_written
         ]
-        return own.count(16), len(own)
+        return sizes.count(16), len(sizes)
 
     def tensor_instructions(self) -> tuple[int, int]:
         """Instructions of tensor cores, and all that multiply and add floats."""
@@ -142,7 +142,7 @@ def kernels_in(ptx: str) -> Iterator[Kernel]:
         yield Kernel(
             name,
             tuple(_PARAMETER.findall(parameters)),
-            tuple(sorted(arrays, key=lambda one: not one[1])),
+            tuple(sorted(arrays, key=lambda array: not array[1])),
             tuple(_instructions(body)),
         )
 

@@ -2,9 +2,9 @@
 
 Shared memory has 32 banks of 4 bytes. Work items of a warp that access different words of one bank
 conflict; those that access the same word do not (CUDA Programming Guide, section Shared Memory of
-the compute capabilities). Accesses of 8 bytes are done for halves of a warp, those of 16 bytes for
-quarters; so each matrix of `ldmatrix` is an access of its own. A multiprocessor may be able to
-merge some of them; this model does not.
+the compute capabilities). Half a warp does accesses of 8 bytes at once, a quarter accesses of 16
+bytes; so each matrix of `ldmatrix` is an access of its own. A multiprocessor may be able to merge
+some of them; this model does not.
 
 Global memory is accessed in sectors of 32 bytes (CUDA Programming Guide, section Coalesced Global
 Memory Access). Caches are not modelled.
@@ -52,18 +52,19 @@ def traffic_of(accesses: Iterable[Access], space: str) -> Traffic:
         accesses: of the group.
         space: `"shared"`, in wavefronts, or `"global"`, in sectors.
     """
-    known = unknown = skipped = costly = least = needed = 0
-    for one in accesses:
-        if one.operand.space != space:
+    counted = unknown = skipped = costly = least = needed = 0
+    for access in accesses:
+        if access.operand.space != space:
             continue
-        if one.addresses is None or not one.active.any():
-            unknown, skipped = unknown + bool(one.active.any()), skipped + (not one.active.any())
+        if access.addresses is None or not access.active.any():
+            runs = bool(access.active.any())
+            unknown, skipped = unknown + runs, skipped + (not runs)
             continue
         cost = wavefronts if space == "shared" else sectors
-        own = cost(one.addresses, one.active, one.operand.bytes)
-        known, costly = known + 1, costly + (own[1] > own[0])
-        least, needed = least + own[0], needed + own[1]
-    return Traffic(known, unknown, skipped, costly, least, needed)
+        ideal, actual = cost(access.addresses, access.active, access.operand.bytes)
+        counted, costly = counted + 1, costly + (actual > ideal)
+        least, needed = least + ideal, needed + actual
+    return Traffic(counted, unknown, skipped, costly, least, needed)
 
 
 def wavefronts(addresses: Array, active: Array, bytes: int) -> tuple[int, int]:
@@ -93,8 +94,8 @@ def sectors(addresses: Array, active: Array, bytes: int) -> tuple[int, int]:
     Args: as of `wavefronts`.
     """
     least = needed = 0
-    for own, runs in zip(_rows(addresses, WARP), _rows(active, WARP), strict=True):
-        begins = np.unique(own[runs])
+    for row, runs in zip(_rows(addresses, WARP), _rows(active, WARP), strict=True):
+        begins = np.unique(row[runs])
         ends = begins + bytes - 1
         touched = np.union1d(begins // _SECTOR, ends // _SECTOR)
         least, needed = least - (-len(begins) * bytes // _SECTOR), needed + len(touched)
