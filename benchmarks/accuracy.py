@@ -205,8 +205,8 @@ def trained(settings: Settings, seed: int, folder: Path | None) -> dict[str, Any
         while len(losses) < steps:
             # The order of the examples is the seed's too.
             losses += training.run(train, min(every, steps - len(losses)), seed=seed).tolist()
-            found = model.evaluate(test, loss, [accuracy], batch_size=task.batch)
-            evaluations.append({"step": len(losses), **found})
+            metrics = model.evaluate(test, loss, [accuracy], batch_size=task.batch)
+            evaluations.append({"step": len(losses), **metrics})
         skipped = training.skipped_steps
     return {
         "settings": settings.record(seed),
@@ -268,23 +268,23 @@ def percent(share: float) -> str:
 
 
 def row(
-    network: str, dtype: str, found: Mapping[int, float], reference: Mapping[int, float]
+    network: str, dtype: str, accuracies: Mapping[int, float], reference: Mapping[int, float]
 ) -> tuple[str, ...]:
     """A line of the table.
 
     Args:
         network: its name.
         dtype: the precision.
-        found: final accuracy in this precision, for each seed.
+        accuracies: final accuracy in this precision, for each seed.
         reference: the same in float32.
     """
-    values = list(found.values())
+    values = list(accuracies.values())
     mean = statistics.mean(values)
     text = (network, dtype, ", ".join(f"{100 * value:.2f}" for value in values))
     text += (percent(mean), percent(min(values)), percent(max(values)))
     if dtype == FLOAT32 or not reference:
         return (*text, "", "")
-    return (*text, difference(found, reference), compared(mean, list(reference.values())))
+    return (*text, difference(accuracies, reference), compared(mean, list(reference.values())))
 
 
 def compared(mean: float, reference: Sequence[float]) -> str:
@@ -305,10 +305,12 @@ def difference(found: Mapping[int, float], reference: Mapping[int, float]) -> st
 
 def table(runs: Runs) -> str:
     """The final accuracies."""
-    found = {key: {seed: final(run) for seed, run in some.items()} for key, some in runs.items()}
+    accuracies = {
+        key: {seed: final(run) for seed, run in some.items()} for key, some in runs.items()
+    }
     rows = [
-        row(network, dtype, values, found.get((network, FLOAT32), {}))
-        for (network, dtype), values in found.items()
+        row(network, dtype, values, accuracies.get((network, FLOAT32), {}))
+        for (network, dtype), values in accuracies.items()
     ]
     lines = [table_text(HEADER, rows, align="lllrrrrl")]
     for (network, dtype), some in runs.items():
@@ -328,8 +330,10 @@ def draw(runs: Runs, path: Path) -> None:
     figure = new_figure(3.2 * len(networks), 6.4, purpose="a picture of curves")
     grid = figure.subplots(3, len(networks), squeeze=False, height_ratios=(3, 3, 1.2))
     for column, network in enumerate(networks):
-        found = {dtype: runs[name, dtype] for name, dtype in runs if name == network}
-        draw_column(grid[:, column], {dtype: list(some.values()) for dtype, some in found.items()})
+        by_dtype = {dtype: runs[name, dtype] for name, dtype in runs if name == network}
+        draw_column(
+            grid[:, column], {dtype: list(some.values()) for dtype, some in by_dtype.items()}
+        )
         grid[0, column].set_title(TASKS[network].title, fontsize=10, color=INK, loc="left")
         if column:
             grid[2, column].set_yticklabels([])
@@ -445,28 +449,28 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    given = options().parse_args()
-    given.results.mkdir(parents=True, exist_ok=True)
+    arguments = options().parse_args()
+    arguments.results.mkdir(parents=True, exist_ok=True)
     runs: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    for name in given.network or TASKS:
+    for name in arguments.network or TASKS:
         # Precisions alternate, so that an interrupted call has the same seeds of both.
-        for seed in given.seeds:
-            for dtype in given.dtype or DTYPES[:2]:
-                epochs = given.epochs or TASKS[name].epochs
-                rounds = given.round_parameters and dtype != FLOAT32
-                settings = Settings(name, dtype, given.engine, epochs, given.limit, rounds)
-                run = read(settings, seed, given.results)
+        for seed in arguments.seeds:
+            for dtype in arguments.dtype or DTYPES[:2]:
+                epochs = arguments.epochs or TASKS[name].epochs
+                rounds = arguments.round_parameters and dtype != FLOAT32
+                settings = Settings(name, dtype, arguments.engine, epochs, arguments.limit, rounds)
+                run = read(settings, seed, arguments.results)
                 if run is None:
-                    run = trained(settings, seed, given.data)
-                    write(run, settings.file(given.results, seed))
+                    run = trained(settings, seed, arguments.data)
+                    write(run, settings.file(arguments.results, seed))
                     taken = seconds_text(run["seconds"])
                     text = f"{name}, {dtype}, seed {seed}: {percent(final(run))} after {taken}"
                     print(text, flush=True)
                 runs.setdefault((name, dtype), {})[seed] = run
     print(f"\n{table(runs)}")
-    if given.picture is not None:
-        draw(runs, given.picture)
-        print(f"\nwrote {given.picture}")
+    if arguments.picture is not None:
+        draw(runs, arguments.picture)
+        print(f"\nwrote {arguments.picture}")
 
 
 if __name__ == "__main__":

@@ -122,41 +122,45 @@ def started(start: Start, cache: Path, files: tuple[Path, Path], threads: int) -
 
 
 def collected(
-    workload: Workload, given: argparse.Namespace, folder: Path
+    workload: Workload, arguments: argparse.Namespace, folder: Path
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """The reports of all processes for each start, and the reasons of starts that fail."""
     files = folder / "workload.json", folder / "data.npz"
     files[0].write_text(json.dumps(workload.record()))
     write_data(workload, files[1])
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
     problems: dict[str, str] = {}
-    known = starts_for(given.engine)
-    wanted = known
-    if given.peers is not None:
-        wanted = {name: known[name] for name in (OURS, *given.peers) if name in known}
-        problems = {name: f"no peer on {given.engine}" for name in given.peers if name not in known}
+    available = starts_for(arguments.engine)
+    selected = available
+    if arguments.peers is not None:
+        selected = {name: available[name] for name in (OURS, *arguments.peers) if name in available}
+        problems = {
+            name: f"no peer on {arguments.engine}"
+            for name in arguments.peers
+            if name not in available
+        }
     # Round 0 fills the warm caches, and the system's cache of files; it does not count.
-    for number in range(given.rounds + 1):
-        print(f"... round {number} of {given.rounds}", flush=True)
-        for title, start, cache in starts(wanted, folder, number):
+    for number in range(arguments.rounds + 1):
+        print(f"... round {number} of {arguments.rounds}", flush=True)
+        for title, start, cache in starts(selected, folder, number):
             # In round 0 an empty cache would measure the same as the warm one that is filled.
             if title in problems or (number == 0 and title.endswith("empty cache")):
                 continue
             try:
-                report = started(start, cache, files, given.threads)
+                report = started(start, cache, files, arguments.threads)
             except Unavailable as problem:
                 problems[title] = str(problem)
                 continue
             if number:
-                found[title].append(report)
-    return found, problems
+                reports[title].append(report)
+    return reports, problems
 
 
 def starts(
-    known: Mapping[str, Start], folder: Path, number: int
+    by_peer: Mapping[str, Start], folder: Path, number: int
 ) -> Iterator[tuple[str, Start, Path]]:
     """The title of each start of a round, and the folder of its caches."""
-    for peer, start in known.items():
+    for peer, start in by_peer.items():
         if not start.caches:
             yield peer, start, folder
             continue
@@ -174,19 +178,19 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="of each process")
     peers = sorted({name for engine in ("cpu", "opencl") for name in starts_for(engine)} - {OURS})
-    parser.add_argument("--peers", nargs="*", choices=peers, help="default: those of the engine")
+    parser.add_argument("--peers", nargs="*", choices=peers, help="default: the engine's peers")
     parser.add_argument("--json", type=Path)
     return parser
 
 
 def main() -> None:
-    given = options().parse_args()
-    workload = WORKLOADS[given.workload]
+    arguments = options().parse_args()
+    workload = WORKLOADS[arguments.workload]
     with tempfile.TemporaryDirectory() as folder:
-        found, problems = collected(workload, given, Path(folder))
+        reports, problems = collected(workload, arguments, Path(folder))
     medians = {
-        title: {key: statistics.median(one[key] for one in reports) for key in reports[0]}
-        for title, reports in found.items()
+        title: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        for title, runs in reports.items()
     }
     ours = medians.get(f"{OURS}, warm cache", {}).get("seconds")
     rows = [
@@ -210,10 +214,10 @@ def main() -> None:
     print(table_text(header, rows, align="lr"))
     for title, why in problems.items():
         print(f"{title} is unavailable: {why}")
-    if given.json:
-        report = {"machine": machine(), "threads": given.threads, "engine": given.engine}
-        report |= {"workload": workload.record(), "starts": found, "medians": medians}
-        write_json(given.json, report | {"problems": problems})
+    if arguments.json:
+        report = {"machine": machine(), "threads": arguments.threads, "engine": arguments.engine}
+        report |= {"workload": workload.record(), "starts": reports, "medians": medians}
+        write_json(arguments.json, report | {"problems": problems})
 
 
 if __name__ == "__main__":

@@ -58,15 +58,15 @@ def main() -> None:
     )
     parser.add_argument("--workload", action="append", choices=trained, default=[])
     parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows: list[tuple[str, ...]] = []
-    for workload in chosen(given.workload or trained):
-        found: dict[str, list[list[float]]] = {"empty": [], "warm": []}
-        for _ in range(given.rounds):
+    for workload in chosen(arguments.workload or trained):
+        seconds: dict[str, list[list[float]]] = {"empty": [], "warm": []}
+        for _ in range(arguments.rounds):
             with tempfile.TemporaryDirectory() as cache:
-                for state in found:
-                    found[state].append(timed(workload.name, cache))
-        for state, rounds in found.items():
+                for state in seconds:
+                    seconds[state].append(timed(workload.name, cache))
+        for state, rounds in seconds.items():
             medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
             rows.append((workload.name, state, *(seconds_text(median) for median in medians)))
     header = ("workload", "cache", "import lamina", "model", "compiling the training step")

@@ -89,42 +89,42 @@ def mean_seconds(worker: Worker, name: str, seconds: float, *, mixed: bool) -> f
 def measured(
     workload: Workload,
     workers: dict[str, dict[int, Worker]],
-    given: argparse.Namespace,
+    arguments: argparse.Namespace,
     folder: Path,
 ) -> dict[str, dict[str, list[float]]]:
     """The mean time of a training step for each peer, condition and round."""
     data = folder / f"{workload.name}.npz"
     write_data(workload, data)
-    found: dict[str, dict[str, list[float]]] = {}
-    for name, own in workers.items():
-        for worker in own.values():
+    means: dict[str, dict[str, list[float]]] = {}
+    for name, of_peer in workers.items():
+        for worker in of_peer.values():
             worker.prepare(workload, data)
-        found[name] = {}
-    for _ in range(given.rounds):
-        for name, own in workers.items():
-            one, several = own[1], own[given.threads]
+        means[name] = {}
+    for _ in range(arguments.rounds):
+        for name, of_peer in workers.items():
+            single, several = of_peer[1], of_peer[arguments.threads]
             mixed = name != "jax"
-            conditions = [("quiet", several, 0, False), ("alone", one, 0, False)]
-            conditions.append(("busy", several, given.threads, False))
+            conditions = [("quiet", several, 0, False), ("alone", single, 0, False)]
+            conditions.append(("busy", several, arguments.threads, False))
             if mixed:
-                conditions += [("mixed", several, 0, True), ("mixed alone", one, 0, True)]
+                conditions += [("mixed", several, 0, True), ("mixed alone", single, 0, True)]
             for condition, worker, busy, between in conditions:
                 with busy_processes(busy):
-                    mean = mean_seconds(worker, workload.name, given.seconds, mixed=between)
-                found[name].setdefault(condition, []).append(mean)
-    return found
+                    mean = mean_seconds(worker, workload.name, arguments.seconds, mixed=between)
+                means[name].setdefault(condition, []).append(mean)
+    return means
 
 
-def row(workload: str, peer: str, found: dict[str, list[float]]) -> list[str]:
-    middle = {condition: statistics.median(means) for condition, means in found.items()}
+def row(workload: str, peer: str, means: dict[str, list[float]]) -> list[str]:
+    middle = {condition: statistics.median(rounds) for condition, rounds in means.items()}
     best = min(middle["quiet"], middle["alone"])
     cells = [time_text(middle["quiet"]), time_text(middle["alone"])]
-    cells.append(f"{time_text(middle['busy'], middle['busy'] / best)} {_span(found['busy'], best)}")
+    cells.append(f"{time_text(middle['busy'], middle['busy'] / best)} {_span(means['busy'], best)}")
     if "mixed" in middle:
         alone = middle["mixed alone"]
         cells.append(time_text(alone))
         text = time_text(middle["mixed"], middle["mixed"] / alone)
-        cells.append(f"{text} {_span(found['mixed'], alone)}")
+        cells.append(f"{text} {_span(means['mixed'], alone)}")
     return [workload, peer, *cells, *[""] * (5 - len(cells))]
 
 
@@ -142,33 +142,33 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of each peer; and busy processes")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    report: dict[str, Any] = {"machine": machine(), "threads": given.threads, "workloads": {}}
+    arguments = parser.parse_args()
+    report: dict[str, Any] = {"machine": machine(), "threads": arguments.threads, "workloads": {}}
     workers: dict[str, dict[int, Worker]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for name in (OURS, *given.peers):
+        for name in (OURS, *arguments.peers):
             try:
                 workers[name] = {}
-                for threads in (given.threads, 1):
+                for threads in (arguments.threads, 1):
                     workers[name][threads] = Worker(name, threads)
                     stack.callback(workers[name][threads].close)
             except Unavailable as problem:
                 del workers[name]
                 print(f"{name} is unavailable: {problem}")
-        report["peers"] = {name: own[1].versions for name, own in workers.items()}
+        report["peers"] = {name: of_peer[1].versions for name, of_peer in workers.items()}
         print_versions(report["peers"])
         rows: list[list[str]] = []
-        for name in given.workload or MEASURED:
+        for name in arguments.workload or MEASURED:
             print(f"... {name}", flush=True)
-            found = measured(MEASURED[name], workers, given, folder)
-            report["workloads"][name] = found
-            rows += [row(name, peer, found[peer]) for peer in workers]
+            means = measured(MEASURED[name], workers, arguments, folder)
+            report["workloads"][name] = means
+            rows += [row(name, peer, means[peer]) for peer in workers]
     header = ("workload", "peer", "quiet", "alone", "busy", "mixed alone", "mixed")
     print("\nMean time of a training step: median of the rounds, and the span of their ratios.\n")
     print(table_text(header, rows, align="ll"))
-    if given.json:
-        write_json(given.json, report)
+    if arguments.json:
+        write_json(arguments.json, report)
 
 
 if __name__ == "__main__":

@@ -79,11 +79,11 @@ def main() -> None:
     names = ("linear", "adam", "residual")
     parser.add_argument("--network", action="append", choices=names, default=[])
     parser.add_argument("--layers", action="append", type=int, default=[])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     header = ("network", "layers", "steps", "network", "model", "compiling", "in all, a layer")
     rows: list[tuple[str, ...]] = []
-    for network in given.network or names:
-        for layers in given.layers or DEPTHS:
+    for network in arguments.network or names:
+        for layers in arguments.layers or DEPTHS:
             *times, steps = measured(network, layers)
             row = (*map(seconds_text, times), seconds_text(sum(times) / layers))
             rows.append((network, f"{layers:,}", f"{steps:,}", *row))

@@ -97,7 +97,7 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     on_opencl = {"OCL_ICD_VENDORS": opencl_driver()} if opencl_driver() else {}
     tool = ("compute-sanitizer", "--error-exitcode=9", "--print-limit=20", "--tool")
     still = {"LAMINA_TUNE": "0"}
-    found = {
+    in_order = {
         "first": Part(ours("first"), 45, still),
         "conformance": Part(tests(engine, 3, 8), 110, outcomes("conformance"), "tests"),
         "opencl": Part(tests("opencl:0", 12, 3), 100, on_opencl | outcomes("opencl"), "tests"),
@@ -107,39 +107,42 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     }
     for number in range(2):
         slice_ = f"--slice={number}/2"
-        found |= {
-            f"{one or 'schedules'}-{number}": Part(
-                (*((*tool, one) if one else ()), *ours("schedules", slice_)), 130, still, "tests"
+        in_order |= {
+            f"{checker or 'schedules'}-{number}": Part(
+                (*((*tool, checker) if checker else ()), *ours("schedules", slice_)),
+                130,
+                still,
+                "tests",
             )
-            for one in ("", "memcheck", "racecheck", "initcheck")
+            for checker in ("", "memcheck", "racecheck", "initcheck")
         }
-    found |= {
+    in_order |= {
         f"compile-{name}": Part(ours("compile", *options), 110, still, "tests")
         for name, options in PRECISIONS.items()
     }
-    found["host"] = Part(ours("host"), 25, still)
-    found |= {
+    in_order["host"] = Part(ours("host"), 25, still)
+    in_order |= {
         f"kernels-{name}": Part(ours("kernels", *options), 45, still)
         for name, options in PRECISIONS.items()
     }
-    found |= {
+    in_order |= {
         f"steps-{name}": Part(ours("steps", *options), 45, still)
         for name, options in PRECISIONS.items()
     }
-    found |= {
+    in_order |= {
         f"tuned-{name}": Part(ours("tuned", *options), 60) for name, options in PRECISIONS.items()
     }
-    found["bench-float32"] = bench("float32", 60, "graph")
-    found["bench-mixed"] = bench("mixed", 45, "autocast.graph")
-    found["bench-tf32"] = bench("tf32", 30, "graph")
+    in_order["bench-float32"] = bench("float32", 60, "graph")
+    in_order["bench-mixed"] = bench("mixed", 45, "autocast.graph")
+    in_order["bench-tf32"] = bench("tf32", 30, "graph")
     sections = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "Occupancy")
     sections += ("WarpStateStats", "LaunchStats")
     counters = ("ncu", "--clock-control=none", "--cache-control=none", "--launch-count=60")
-    counters += tuple(f"--section={one}" for one in sections)
+    counters += tuple(f"--section={section}" for section in sections)
     for name, options in PRECISIONS.items():
         few = ("--workload=product-2000", "--workload=vgg", "--plain")
-        found[f"ncu-{name}"] = Part((*counters, *ours("kernels", *options, *few)), 40, still)
-    return found
+        in_order[f"ncu-{name}"] = Part((*counters, *ours("kernels", *options, *few)), 40, still)
+    return in_order
 
 
 def opencl_driver() -> str:
@@ -161,7 +164,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 # Parts in this file ------------------------------------------------------------------------------
 
 
-class Found:
+class Notes:
     """What a part has found, by name; the file is written after each."""
 
     def __init__(self, path: Path) -> None:
@@ -172,31 +175,32 @@ class Found:
         """Notes what `act` returns, or its failure; returns whether it succeeded."""
         started = time.perf_counter()
         try:
-            one = {"value": act()}
+            note = {"value": act()}
         except Exception as error:
-            one = {"failed": f"{type(error).__name__}: {error}"[:3000]}
-        one["seconds"] = round(time.perf_counter() - started, 3)
-        self.all[name] = one
-        print(name, json.dumps(one, default=str)[:600], flush=True)
+            note = {"failed": f"{type(error).__name__}: {error}"[:3000]}
+        note["seconds"] = round(time.perf_counter() - started, 3)
+        self.all[name] = note
+        print(name, json.dumps(note, default=str)[:600], flush=True)
         self._path.write_text(json.dumps(self.all, indent=1, default=str))
-        return "value" in one
+        return "value" in note
 
 
-def first(given: argparse.Namespace, found: Found) -> None:
+def first(arguments: argparse.Namespace, notes: Notes) -> None:
     """Opens the engine; products against float64; training against the interpreter; limits."""
     import numpy as np
 
     import lamina as lm
     from lamina.engines.discovery import open_engine
 
-    engine, small = given.engine, given.machine
-    found.tried(
-        "devices", lambda: [(one.engine, one.problem or one.description) for one in lm.devices()]
+    engine, small = arguments.engine, arguments.machine
+    notes.tried(
+        "devices",
+        lambda: [(device.engine, device.problem or device.description) for device in lm.devices()],
     )
-    if not found.tried(OPENED, lambda: str(open_engine(engine).device)):
+    if not notes.tried(OPENED, lambda: str(open_engine(engine).device)):
         return
     driver = open_engine(engine)._driver
-    found.tried("traits", lambda: str(driver.traits))
+    notes.tried("traits", lambda: str(driver.traits))
     rows, width, wide = (48, 64, 40) if small else (2000, 2048, 1000)
 
     def product(dtype: str, precision: str) -> float:
@@ -207,7 +211,7 @@ def first(given: argparse.Namespace, found: Found) -> None:
         y, again = model.predict(x), model.predict(x)
         if y.tobytes() != again.tobytes():
             raise AssertionError("two runs differ in their bits")
-        weight, bias = (one.astype(np.float64) for one in model.parameters().values())
+        weight, bias = (parameter.astype(np.float64) for parameter in model.parameters().values())
         right = x.astype(np.float64) @ (weight if len(weight) == width else weight.T) + bias
         return float(np.linalg.norm(y - right) / np.linalg.norm(right))
 
@@ -215,7 +219,7 @@ def first(given: argparse.Namespace, found: Found) -> None:
         """The kernels of the training, kept in a file for a driver that cannot compile them."""
         model = lm.Model(trained(), engine=engine)
         text = model.explain(16, lm.CrossEntropy(), lm.SGD(0.05)).listing(None, "opencl")
-        path = given.out / "training.cl"
+        path = arguments.out / "training.cl"
         path.write_text(text)
         return str(path)
 
@@ -253,20 +257,20 @@ def first(given: argparse.Namespace, found: Found) -> None:
 
     options = (("float32", "float32"), ("float32", "tf32"), ("mixed", "float32"))
     if engine.startswith("opencl"):
-        found.tried("kernels of the training", kernels_text)
+        notes.tried("kernels of the training", kernels_text)
     for dtype, precision in options:
         name = f"{dtype}, products {precision}"
-        found.tried(f"product {name}", lambda d=dtype, p=precision: product(d, p))
-        found.tried(f"training {name}", lambda d=dtype, p=precision: training(d, p))
-    found.tried("epochs", epochs)
+        notes.tried(f"product {name}", lambda d=dtype, p=precision: product(d, p))
+        notes.tried(f"training {name}", lambda d=dtype, p=precision: training(d, p))
+    notes.tried("epochs", epochs)
     if not small:
         from gpu_limits import limits
 
-        found.tried("limits float32", lambda: limits(engine, "float32"))
-        found.tried("limits mixed", lambda: limits(engine, "mixed"))
+        notes.tried("limits float32", lambda: limits(engine, "float32"))
+        notes.tried("limits mixed", lambda: limits(engine, "mixed"))
 
 
-def schedules(given: argparse.Namespace, found: Found) -> None:
+def schedules(arguments: argparse.Namespace, notes: Notes) -> None:
     """Each case of the tests with its own schedule and with all others, against the interpreter."""
     from alternatives import schedules_of
     from gpu_cases import CASES, PANELS, assert_close, compiled
@@ -275,39 +279,39 @@ def schedules(given: argparse.Namespace, found: Found) -> None:
     from lamina.engines.discovery import open_engine
     from lamina.engines.interpreter.engine import InterpreterEngine
 
-    engine = open_engine(given.engine)
+    engine = open_engine(arguments.engine)
 
     def check(case: Any) -> int:
         program, feeds = compiled(case, engine.target), case.feeds()
         expected, _ = run_program(program, InterpreterEngine(), feeds)
         every = (None, *schedules_of(engine, program))
-        for schedule in every[:3] if given.machine else every:
+        for schedule in every[:3] if arguments.machine else every:
             got, _ = run_program(program, engine, feeds, schedule=schedule)
             for name, value in expected.items():
                 assert_close(got[name], value, 2e-5, f"{name}\n{schedule}")
         return len(every)
 
-    number, count = map(int, given.slice.split("/"))
-    for case in CASES[:6] if given.machine else (*PANELS, *CASES)[number::count]:
-        found.tried(case.name, lambda one=case: check(one))
+    number, count = map(int, arguments.slice.split("/"))
+    for case in CASES[:6] if arguments.machine else (*PANELS, *CASES)[number::count]:
+        notes.tried(case.name, lambda case=case: check(case))
 
 
-def programs_of(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Any]]]:
+def programs_of(arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The names of the workloads, and functions that compile them as Lamina's peer."""
     os.environ |= {
-        "BENCHMARK_ENGINE": given.engine,
-        "BENCHMARK_DTYPE": given.dtype,
-        "BENCHMARK_PRODUCTS": given.precision,
+        "BENCHMARK_ENGINE": arguments.engine,
+        "BENCHMARK_DTYPE": arguments.dtype,
+        "BENCHMARK_PRODUCTS": arguments.precision,
         "BENCHMARK_TUNING": "0",
-        "BENCHMARK_TINY": "1" if given.machine else "",
+        "BENCHMARK_TINY": "1" if arguments.machine else "",
     }
     from lamina_gpu import LaminaOnGpu
 
-    for name in given.workload or WORKLOADS[:-1]:
-        yield name, lambda one=name: LaminaOnGpu(SimpleNamespace(name=one), None)
+    for name in arguments.workload or WORKLOADS[:-1]:
+        yield name, lambda name=name: LaminaOnGpu(SimpleNamespace(name=name), None)
 
 
-def compile_all(given: argparse.Namespace, found: Found) -> None:
+def compile_all(arguments: argparse.Namespace, notes: Notes) -> None:
     """Fills the cache of programs; notes the seconds of each workload's first training step."""
 
     def compiled(make: Callable[[], Any]) -> float:
@@ -317,37 +321,37 @@ def compile_all(given: argparse.Namespace, found: Found) -> None:
         peer.release()
         return time.perf_counter() - started
 
-    for name, make in programs_of(given):
-        found.tried(name, lambda one=make: compiled(one))
+    for name, make in programs_of(arguments):
+        notes.tried(name, lambda make=make: compiled(make))
 
 
-def kernels(given: argparse.Namespace, found: Found) -> None:
+def kernels(arguments: argparse.Namespace, notes: Notes) -> None:
     """Seconds of a training step on resident data, and of its kernels, by CUPTI in PyTorch."""
 
     from lamina.engines.discovery import open_engine
 
-    engine = open_engine(given.engine)
+    engine = open_engine(arguments.engine)
 
     def measured(make: Callable[[], Any]) -> dict[str, Any]:
         peer = make()
         peer.run(2)
         runs = 1
-        while (taken := peer.resident_seconds(runs)) < 0.1 and not given.machine:
+        while (taken := peer.resident_seconds(runs)) < 0.1 and not arguments.machine:
             runs *= 3
-        one: dict[str, Any] = {"us": 1e6 * taken / runs, "notes": peer.notes()}
+        record: dict[str, Any] = {"us": 1e6 * taken / runs, "notes": peer.notes()}
         programs = peer._programs()
-        if not (given.machine or given.plain):
+        if not (arguments.machine or arguments.plain):
             traced = max(3, min(20, runs))
-            one["kernels"] = timeline(lambda: peer.resident_seconds(traced), traced)
-        one["schedule"] = [engine.listing(each.program, None, "schedule") for each in programs]
+            record["kernels"] = timeline(lambda: peer.resident_seconds(traced), traced)
+        record["schedule"] = [engine.listing(each.program, None, "schedule") for each in programs]
         peer.release()
-        return one
+        return record
 
-    for name, make in programs_of(given):
-        found.tried(name, lambda one=make: measured(one))
+    for name, make in programs_of(arguments):
+        notes.tried(name, lambda make=make: measured(make))
 
 
-def steps(given: argparse.Namespace, found: Found) -> None:
+def steps(arguments: argparse.Namespace, notes: Notes) -> None:
     """Seconds of each step of a program alone, by events of the device around it."""
 
     def measured(make: Callable[[], Any]) -> dict[str, Any]:
@@ -361,8 +365,8 @@ def steps(given: argparse.Namespace, found: Found) -> None:
         print(profile)
         return profile.record()
 
-    for name, make in programs_of(given):
-        found.tried(name, lambda one=make: measured(one))
+    for name, make in programs_of(arguments):
+        notes.tried(name, lambda make=make: measured(make))
 
 
 def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
@@ -383,34 +387,36 @@ def timeline(run: Callable[[], Any], runs: int) -> list[dict[str, Any]]:
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
     kinds = ("kernel", "gpu_memcpy", "gpu_memset")
-    ran = sorted((one for one in events if one.get("cat") in kinds), key=lambda one: one["ts"])
+    ran = sorted(
+        (event for event in events if event.get("cat") in kinds), key=lambda event: event["ts"]
+    )
     by_name: dict[str, dict[str, Any]] = defaultdict(lambda: {"count": 0, "us": 0.0, "gap": 0.0})
     end = None
     for event in ran:
-        known = by_name[event["name"][:120]]
-        known["count"] += 1
+        totals = by_name[event["name"][:120]]
+        totals["count"] += 1
         start, stop = event["ts"], event["ts"] + event["dur"]
-        known["us"] += stop - max(start, min(end or start, stop))
-        known["gap"] += max(0.0, start - (end or start))
+        totals["us"] += stop - max(start, min(end or start, stop))
+        totals["gap"] += max(0.0, start - (end or start))
         end = max(end or stop, stop)
         more = event.get("args", {})
         for key in ("grid", "block", "registers per thread", "shared memory"):
-            known[key] = more.get(key)
+            totals[key] = more.get(key)
     return [
-        {"name": name, **one, "count": one["count"] / runs, "us": one["us"] / runs}
-        | {"gap": one["gap"] / runs}
-        for name, one in by_name.items()
+        {"name": name, **totals, "count": totals["count"] / runs, "us": totals["us"] / runs}
+        | {"gap": totals["gap"] / runs}
+        for name, totals in by_name.items()
     ]
 
 
-def host(given: argparse.Namespace, found: Found) -> None:
+def host(arguments: argparse.Namespace, notes: Notes) -> None:
     """Microseconds of whole calls, and where Python spends them."""
     import cProfile
     import io
     import pstats
 
     def measured(make: Callable[[], Any]) -> float:
-        peer, runs = make(), 3 if given.machine else 200
+        peer, runs = make(), 3 if arguments.machine else 200
         peer.run(runs)
         started = time.perf_counter()
         peer.run(runs)
@@ -423,33 +429,33 @@ def host(given: argparse.Namespace, found: Found) -> None:
         peer.release()
         return 1e6 * taken / runs
 
-    given.workload = given.workload or ["tiny-step", "mlp", "seed-step", "product-2000"]
-    for name, make in programs_of(given):
-        found.tried(name, lambda one=make: measured(one))
+    arguments.workload = arguments.workload or ["tiny-step", "mlp", "seed-step", "product-2000"]
+    for name, make in programs_of(arguments):
+        notes.tried(name, lambda make=make: measured(make))
 
 
-def tuned(given: argparse.Namespace, found: Found) -> None:
+def tuned(arguments: argparse.Namespace, notes: Notes) -> None:
     """The times of the schedules of the steps that take longest, for some seconds a workload.
 
     Each is with the time that the cost model expects.
     """
     from lamina.engines.discovery import open_engine
 
-    tuner = open_engine(given.engine)._tuner
+    tuner = open_engine(arguments.engine)._tuner
 
     def measured(make: Callable[[], Any]) -> list[dict[str, Any]]:
         peer = make()
         rows: list[dict[str, Any]] = []
         for program in peer._programs():
-            for one in tuner._tried(program.program, 1.0 if given.machine else 25.0):
-                times = [(each.seconds, each.expected, each.schedule) for each in one.candidates]
-                rows.append({"steps": one.steps, "chosen": one.chosen, "candidates": times})
+            for trial in tuner._tried(program.program, 1.0 if arguments.machine else 25.0):
+                times = [(each.seconds, each.expected, each.schedule) for each in trial.candidates]
+                rows.append({"steps": trial.steps, "chosen": trial.chosen, "candidates": times})
         peer.release()
         return rows
 
-    given.workload = given.workload or ["vgg", "resnet-18"]
-    for name, make in programs_of(given):
-        found.tried(name, lambda one=make: measured(one))
+    arguments.workload = arguments.workload or ["vgg", "resnet-18"]
+    for name, make in programs_of(arguments):
+        notes.tried(name, lambda make=make: measured(make))
 
 
 OWN = {
@@ -514,9 +520,9 @@ class Running:
         return {"status": status, "seconds": round(time.monotonic() - self.started, 1)}
 
 
-def check(given: argparse.Namespace) -> None:
-    end = time.monotonic() + given.seconds
-    out: Path = given.out
+def check(arguments: argparse.Namespace) -> None:
+    end = time.monotonic() + arguments.seconds
+    out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"opencl driver": opencl_driver()}
     running: dict[str, Running] = {}
@@ -524,28 +530,28 @@ def check(given: argparse.Namespace) -> None:
     beside = ""
 
     def settle() -> None:
-        for name, one in running.items():
-            summary[name] = one.finish(end)
+        for name, process in running.items():
+            summary[name] = process.finish(end)
             print(name, summary[name], flush=True)
             (out / "summary.json").write_text(json.dumps(summary, indent=1))
         running.clear()
 
-    for name, part in parts(given.engine, out, machine=given.machine).items():
-        if given.parts and name not in given.parts:
+    for name, part in parts(arguments.engine, out, machine=arguments.machine).items():
+        if arguments.parts and name not in arguments.parts:
             continue
         if not part.beside or part.beside != beside:
             settle()
         beside = part.beside
         if end - time.monotonic() < GRACE:
             break
-        limited = replace(part, seconds=min(part.seconds, given.limit))
+        limited = replace(part, seconds=min(part.seconds, arguments.limit))
         running[name] = Running(name, limited, out)
         if not part.beside:
             settle()
         if name == "first":
-            found = read_json(out / "first.json")
+            report = read_json(out / "first.json")
             print((out / "first.log").read_text()[-6000:])
-            if not all("value" in found.get(one, {}) for one in (OPENED, PRODUCT)):
+            if not all("value" in report.get(key, {}) for key in (OPENED, PRODUCT)):
                 sys.exit("the engine computes nothing, so nothing else was run")
     settle()
 
@@ -571,14 +577,14 @@ def main() -> None:
     add("--workload", action="append", default=[])
     add("--slice", default="0/1", help="one in so many cases of the schedules")
     add("--plain", action="store_true", help="without a timeline of kernels")
-    given = parser.parse_args()
-    if not given.only:
-        check(given)
+    arguments = parser.parse_args()
+    if not arguments.only:
+        check(arguments)
         return
     sys.path.append(str(PEERS))
     # The tests and the benchmarks both have a `harness`.
-    sys.path[:0] = TESTS if given.only == "schedules" else ()
-    if given.machine:
+    sys.path[:0] = TESTS if arguments.only == "schedules" else ()
+    if arguments.machine:
         sys.path.append(TESTS[0])
         from gpu_limits import small_measurements
 
@@ -586,14 +592,16 @@ def main() -> None:
 
         machine_without_gpu()
         small_measurements()
-    suffix = f"-{given.precision}-{given.dtype}"
-    if given.only == "schedules":
-        suffix = f"-{given.slice.replace('/', '-')}-{os.getpid()}"
-    name = {"first": given.engine.partition(":")[0]}.get(given.only, given.only + suffix)
-    path = given.out / ("first.json" if name == "cuda" else f"{name}.json")
-    found = Found(path)
-    OWN[given.only](given, found)
-    sys.exit(any("failed" in one for one in found.all.values()))
+    suffix = f"-{arguments.precision}-{arguments.dtype}"
+    if arguments.only == "schedules":
+        suffix = f"-{arguments.slice.replace('/', '-')}-{os.getpid()}"
+    name = {"first": arguments.engine.partition(":")[0]}.get(
+        arguments.only, arguments.only + suffix
+    )
+    path = arguments.out / ("first.json" if name == "cuda" else f"{name}.json")
+    notes = Notes(path)
+    OWN[arguments.only](arguments, notes)
+    sys.exit(any("failed" in note for note in notes.all.values()))
 
 
 if __name__ == "__main__":

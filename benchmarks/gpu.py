@@ -122,21 +122,21 @@ def device_of_peers(given: argparse.Namespace, ours: dict[str, Any]) -> str:
     return ours["engine"] if ours["engine"].startswith("cuda:") else ours["device"]
 
 
-def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
+def start(arguments: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
     """Starts the workers; returns also the reasons of peers that are absent."""
 
     def started(name: str, script: Script) -> Worker:
-        dtype = given.dtype
-        worker = Worker(name, given.threads, given.engine, given.limit, dtype, script)
+        dtype = arguments.dtype
+        worker = Worker(name, arguments.threads, arguments.engine, arguments.limit, dtype, script)
         stack.callback(worker.close)
         return worker
 
     try:
         workers = {OURS: started(OURS, LAMINA)}
     except Unavailable as problem:
-        sys.exit(no_engine(given, str(problem)))
+        sys.exit(no_engine(arguments, str(problem)))
     ours = workers[OURS].versions
-    os.environ[DEVICE] = device_of_peers(given, ours)
+    os.environ[DEVICE] = device_of_peers(arguments, ours)
     problems: dict[str, str] = {}
     peers = PEERS.get(ours["dtype"], {})
 
@@ -149,30 +149,30 @@ def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[st
         except Unavailable as problem:
             return str(problem).partition("absent: ")[2] or str(problem)
 
-    names = list(peers if given.peers is None else given.peers)
+    names = list(peers if arguments.peers is None else arguments.peers)
     # Imports of frameworks take seconds each.
     with ThreadPoolExecutor() as threads:
-        for name, found in zip(names, threads.map(tried, names), strict=True):
-            if isinstance(found, Worker):
-                workers[name] = found
+        for name, result in zip(names, threads.map(tried, names), strict=True):
+            if isinstance(result, Worker):
+                workers[name] = result
             else:
-                problems[name] = found
+                problems[name] = result
     return workers, problems
 
 
-def no_engine(given: argparse.Namespace, problem: str) -> str:
+def no_engine(arguments: argparse.Namespace, problem: str) -> str:
     """Why Lamina's worker did not start, and what to do."""
-    if not given.machine:
+    if not arguments.machine:
         try:
-            open_engine(given.engine)
+            open_engine(arguments.engine)
         except LaminaError as error:
             problem = str(error)
     advice = (
         "`lamina devices` lists the devices. Without a GPU, --machine --tiny tries out the command."
     )
-    if given.machine:
+    if arguments.machine:
         advice = "The machine of the tests needs: pip install '.[test,cuda-compiler]'."
-    return f"{given.engine} cannot be measured: {problem}\n{advice}"
+    return f"{arguments.engine} cannot be measured: {problem}\n{advice}"
 
 
 def print_machine(workers: Workers, absent: dict[str, str]) -> None:
@@ -226,32 +226,36 @@ def conformance(engine: str, parts: int) -> str:
 
 def limits(workers: Workers) -> dict[str, dict[str, Any]]:
     """The limits that Lamina's kernels reach, and the first PyTorch's rate of a large product."""
-    found: dict[str, dict[str, Any]] = {}
+    by_peer: dict[str, dict[str, Any]] = {}
     for name, worker in workers.items():
-        if name == OURS or (worker.versions.get("torch") and not found.keys() - {OURS}):
+        if name == OURS or (worker.versions.get("torch") and not by_peer.keys() - {OURS}):
             try:
-                found[name] = worker.ask(peak=True)
+                by_peer[name] = worker.ask(peak=True)
             except Unavailable as problem:
                 print(f"limits of {name}: unavailable: {problem}")
-    return found
+    return by_peer
 
 
-def print_limits(found: dict[str, dict[str, Any]]) -> None:
+def print_limits(by_peer: dict[str, dict[str, Any]]) -> None:
     print("\nLimits of the device")
-    for name, one in found.items():
+    for name, figures in by_peer.items():
         if name != OURS:
-            width = one["width"]
-            print(f"  product of matrices {width} x {width}, {name}: {one['gflops']:.4g} GFLOP/s")
+            width = figures["width"]
+            print(
+                f"  product of matrices {width} x {width}, {name}: {figures['gflops']:.4g} GFLOP/s"
+            )
             continue
-        print(f"  {one['gflops']:.4g} GFLOP/s, {one['gigabytes_per_second']:.4g} GB/s")
-        print(f"  {one['cached_gigabytes_per_second']:.4g} GB/s: copies of 4 MiB, with launches")
-        print(f"  ({one['how']})")
+        print(f"  {figures['gflops']:.4g} GFLOP/s, {figures['gigabytes_per_second']:.4g} GB/s")
+        print(
+            f"  {figures['cached_gigabytes_per_second']:.4g} GB/s: copies of 4 MiB, with launches"
+        )
+        print(f"  ({figures['how']})")
         for key, text in (
             ("launch_seconds", "an empty kernel, launched alone, until it is done"),
             ("sequence_seconds", "a launch sequence (graph) of an empty kernel, until it is done"),
             ("launch_in_sequence_seconds", "each of many empty kernels in one launch sequence"),
         ):
-            print(f"  {seconds_text(one[key])}: {text}")
+            print(f"  {seconds_text(figures[key])}: {text}")
 
 
 def peak_of(found: dict[str, dict[str, Any]], precise: bool) -> float | None:
@@ -280,7 +284,7 @@ def resident_round(worker: Worker, workload: Workload, seconds: float) -> list[f
 def measured(
     workload: Workload,
     workers: Workers,
-    given: argparse.Namespace,
+    arguments: argparse.Namespace,
     folder: Path,
     clocks: ClockReader,
 ) -> dict[str, dict[str, Any]]:
@@ -303,12 +307,12 @@ def measured(
         except Unavailable as problem:
             leave_out(name, problem)
     clocks.taken()
-    for number in range(given.rounds):
+    for number in range(arguments.rounds):
         # Every second round is reversed, so that no peer always follows the same other peer.
         for name in list(peers)[:: -1 if number % 2 else 1]:
             try:
-                calls, others = measured_round(workers[name], workload, given.seconds)
-                resident = resident_round(workers[name], workload, given.seconds)
+                calls, others = measured_round(workers[name], workload, arguments.seconds)
+                resident = resident_round(workers[name], workload, arguments.seconds)
             except Unavailable as problem:
                 leave_out(name, problem)
                 continue
@@ -320,7 +324,7 @@ def measured(
         with suppress(Unavailable):  # its times count all the same
             workers[name].ask(release=workload.name)
     data.unlink()
-    exact = given.dtype == "float32" and given.precision == "float32"
+    exact = arguments.dtype == "float32" and arguments.precision == "float32"
     tolerance = TOLERANCE if exact else MIXED_TOLERANCE
     return {
         kind: summary(
@@ -335,7 +339,7 @@ def measured(
 
 
 def print_tables(
-    found: dict[str, dict[str, dict[str, Any]]], names: list[str], peak: float | None
+    results: dict[str, dict[str, dict[str, Any]]], names: list[str], peak: float | None
 ) -> None:
     titles = {
         "calls": "Whole calls, with the copies of batches and of outputs",
@@ -343,15 +347,15 @@ def print_tables(
     }
     header = ("workload", *names, "best peer", "GFLOP/s", "of peak")
     for kind, title in titles.items():
-        rows = [row(name, one[kind], names, peak) for name, one in found.items()]
+        rows = [row(name, by_kind[kind], names, peak) for name, by_kind in results.items()]
         print(f"\n{title}: time, its ratio to Lamina's; Lamina's GFLOP/s.\n")
         print(table_text(header, rows, align="lr"))
     print("\nBefore the first call: tuning, building and compiling, the first training steps.")
     print("Bytes: Lamina's plan and workspaces; the most that PyTorch's tensors took.\n")
     header = ("workload", "tuning", *names, *(f"bytes, {name}" for name in names))
-    rows = [before_row(name, one["calls"], names) for name, one in found.items()]
+    rows = [before_row(name, by_kind["calls"], names) for name, by_kind in results.items()]
     print(table_text(header, rows, align="lr"))
-    for line in notes({name: one["calls"] for name, one in found.items()}):
+    for line in notes({name: by_kind["calls"] for name, by_kind in results.items()}):
         print(line)
 
 
@@ -360,27 +364,27 @@ def failures(found: dict[str, dict[str, Any]]) -> list[str]:
     return [name for name, one in found.items() if OURS not in one["calls"]["peers"]]
 
 
-def progress(name: str, found: dict[str, dict[str, Any]]) -> str:
+def progress(name: str, by_kind: dict[str, dict[str, Any]]) -> str:
     """What is known of a workload that is done: its times, and its notes."""
     lines: list[str] = []
-    for kind, one in found.items():
-        times = [f"{peer} {seconds_text(each['median'])}" for peer, each in one["peers"].items()]
+    for kind, result in by_kind.items():
+        times = [f"{peer} {seconds_text(each['median'])}" for peer, each in result["peers"].items()]
         lines.append(f"    {kind}: {', '.join(times) or 'none'}")
-    more = [*clocks_lines(found["calls"]["clocks"]), *notes({name: found["calls"]})]
+    more = [*clocks_lines(by_kind["calls"]["clocks"]), *notes({name: by_kind["calls"]})]
     return "\n".join([*lines, *(f"    {line}" for line in more)])
 
 
-def before_row(name: str, found: dict[str, Any], names: list[str]) -> list[str]:
+def before_row(name: str, result: dict[str, Any], names: list[str]) -> list[str]:
     """The seconds before the first call, and the bytes."""
-    peers = found["peers"]
+    peers = result["peers"]
     tuned = peers.get(OURS, {}).get("tuned_seconds")
     cells = [name, "" if tuned is None else seconds_text(tuned)]
     for peer in names:
         seconds = peers.get(peer, {}).get("ready_seconds")
-        own = tuned if peer == OURS and tuned else 0.0
-        cells.append("unavailable" if seconds is None else seconds_text(seconds - own))
+        tuning = tuned if peer == OURS and tuned else 0.0
+        cells.append("unavailable" if seconds is None else seconds_text(seconds - tuning))
     taken = [peers.get(peer, {}).get("bytes") for peer in names]
-    return [*cells, *("" if one is None else bytes_text(one) for one in taken)]
+    return [*cells, *("" if size is None else bytes_text(size) for size in taken)]
 
 
 # The command ------------------------------------------------------------------------------------
@@ -431,74 +435,77 @@ def options() -> argparse.ArgumentParser:
     return parser
 
 
-def set_variables(given: argparse.Namespace, cache: Path) -> None:
+def set_variables(arguments: argparse.Namespace, cache: Path) -> None:
     """The environment variables that the workers read."""
-    how = given.tune or "all"
-    os.environ |= {PRODUCTS: given.precision, "LAMINA_CACHE": str(cache)}
-    os.environ |= {"BENCHMARK_TUNING": how, DTYPE: given.dtype}
+    how = arguments.tune or "all"
+    os.environ |= {PRODUCTS: arguments.precision, "LAMINA_CACHE": str(cache)}
+    os.environ |= {"BENCHMARK_TUNING": how, DTYPE: arguments.dtype}
     # After a whole tuning, the choices are on disk: programs are not tuned again.
     os.environ.pop("LAMINA_TUNE", None)
     if how != "all":
         os.environ["LAMINA_TUNE"] = how
-    for name, wanted in (("TINY", given.tiny), ("MACHINE", given.machine)):
-        os.environ[f"BENCHMARK_{name}"] = "1" if wanted else ""
+    for name, enabled in (("TINY", arguments.tiny), ("MACHINE", arguments.machine)):
+        os.environ[f"BENCHMARK_{name}"] = "1" if enabled else ""
 
 
 def main() -> None:
     started = time.monotonic()
     parser = options()
-    given = parser.parse_args()
-    if given.rounds is None:
-        given.rounds = ROUNDS_ON_MACHINE if given.machine else ROUNDS
-    if given.conformance is None:
-        given.conformance = PARTS_ON_MACHINE if given.machine else PARTS
-    if given.precision == "tf32" and given.dtype != "float32":
+    arguments = parser.parse_args()
+    if arguments.rounds is None:
+        arguments.rounds = ROUNDS_ON_MACHINE if arguments.machine else ROUNDS
+    if arguments.conformance is None:
+        arguments.conformance = PARTS_ON_MACHINE if arguments.machine else PARTS
+    if arguments.precision == "tf32" and arguments.dtype != "float32":
         parser.error("--precision tf32 is for --dtype float32")
-    if given.machine and kind_of(given.engine) != "cuda":
+    if arguments.machine and kind_of(arguments.engine) != "cuda":
         parser.error("--machine is a CUDA device: --engine cuda:0")
-    tried = given.tiny or given.machine
+    tried = arguments.tiny or arguments.machine
     if tried:
         print(f"{NO_MEASUREMENT}.\n")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        set_variables(given, (given.cache or folder / "cache").absolute())
-        workers, absent = start(given, stack)
+        set_variables(arguments, (arguments.cache or folder / "cache").absolute())
+        workers, absent = start(arguments, stack)
         clocks = ClockReader()
         stack.callback(clocks.close)
         print_machine(workers, absent)
-        problem = conformance(workers[OURS].versions["engine"], given.conformance)
+        problem = conformance(workers[OURS].versions["engine"], arguments.conformance)
         if problem:
             print(problem)
         device = limits(workers)
         print_limits(device)
-        found: dict[str, Any] = {}
-        left = list(given.workload or MEASURED)
+        results: dict[str, Any] = {}
+        left = list(arguments.workload or MEASURED)
         report = {"machine": machine(), "smi": smi_text(), "absent": absent, "limits": device}
-        report |= {"peers": {name: one.versions for name, one in workers.items()}}
-        report |= {"options": {key: str(value) for key, value in vars(given).items()}}
+        report |= {"peers": {name: worker.versions for name, worker in workers.items()}}
+        report |= {"options": {key: str(value) for key, value in vars(arguments).items()}}
         report |= {"is_measurement": not tried, "conformance": problem}
-        report |= {"workloads": found, "left": left}
+        report |= {"workloads": results, "left": left}
         print(flush=True)
-        while left and time.monotonic() - started < given.budget:
+        while left and time.monotonic() - started < arguments.budget:
             name = left[0]
             print(f"... {name}", flush=True)
-            found[name] = measured(named(name, given.tiny), workers, given, folder, clocks)
+            results[name] = measured(
+                named(name, arguments.tiny), workers, arguments, folder, clocks
+            )
             del left[0]
-            print(progress(name, found[name]), flush=True)
-            if given.json:
-                save_json(given.json, report)
-        exact = given.dtype == "float32" and given.precision == "float32"
-        print_tables(found, list(workers), peak_of(device, exact))
+            print(progress(name, results[name]), flush=True)
+            if arguments.json:
+                save_json(arguments.json, report)
+        exact = arguments.dtype == "float32" and arguments.precision == "float32"
+        print_tables(results, list(workers), peak_of(device, exact))
     if left:
         print(
-            f"\nnot measured, because the budget of {given.budget:g} s is spent: {', '.join(left)}"
+            f"\nnot measured, because the budget of {arguments.budget:g} s is spent: "
+            f"{', '.join(left)}"
         )
-    if given.json:
-        save_json(given.json, report)
-        print(f"\nwrote {given.json}")
+    if arguments.json:
+        save_json(arguments.json, report)
+        print(f"\nwrote {arguments.json}")
     if tried:
         print(f"\n{NO_MEASUREMENT}.")
-    failed = [*problem.splitlines()[-1:], *(f"{OURS} failed: {name}" for name in failures(found))]
+    failed = [*problem.splitlines()[-1:], *(f"{OURS} failed: {name}" for name in failures(results))]
     if failed:
         sys.exit("\n" + "\n".join(failed))
 

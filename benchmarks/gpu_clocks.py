@@ -85,8 +85,8 @@ def clocks_lines(clocks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> lis
     return [
         f"GPU {number}: "
         + ", ".join(
-            f"{name} {one['median']:g} {units[name]} ({one['least']:g}-{one['most']:g})"
-            for name, one in of_gpu.items()
+            f"{name} {spread['median']:g} {units[name]} ({spread['least']:g}-{spread['most']:g})"
+            for name, spread in of_gpu.items()
         )
         for number, of_gpu in clocks.items()
     ]

@@ -89,7 +89,7 @@ class Worker:
         engine: on which Lamina runs.
         dtype: the precision of Lamina's models.
         limit: the seconds that it may take for a command, or to start; then it is ended.
-        script: how it is started; that of `SCRIPTS` by default.
+        script: how it is started; by default the script of this name in `SCRIPTS`.
 
     Raises:
         Unavailable: if it cannot be started.
@@ -170,10 +170,10 @@ class Worker:
             if late.is_set():
                 raise Unavailable(f"not done after {self.limit:g} s")
             raise Unavailable(f"ended with status {status}: {self._last_words()}")
-        found = json.loads(line)
-        if "problem" in found:
-            raise Unavailable(first_line(found["problem"]))
-        return found
+        answer = json.loads(line)
+        if "problem" in answer:
+            raise Unavailable(first_line(answer["problem"]))
+        return answer
 
     def _last_words(self) -> str:
         self._log.seek(0)

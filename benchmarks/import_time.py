@@ -47,9 +47,9 @@ def seconds(arguments: list[str], folder: str) -> float:
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL)
-    finished = time.perf_counter()
+    end = time.perf_counter()
     done.check_returncode()
-    return finished - started
+    return end - started
 
 
 def main() -> None:

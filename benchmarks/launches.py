@@ -88,8 +88,8 @@ class Steps:
         self.step(1)
         count = max(1, int(seconds / 2 / (time.perf_counter() - started)))
         host = self.step(count) / count
-        whole, host_run = self.run(count)
-        return {"seconds": whole / count, "host_run": host_run / count, "host_step": host}
+        total, host_run = self.run(count)
+        return {"seconds": total / count, "host_run": host_run / count, "host_step": host}
 
     def release(self) -> None:
         self._training.release()
@@ -118,8 +118,8 @@ class EmptyLaunches:
         self._enqueue(EMPTY_LAUNCHES)
         host = time.thread_time() - host
         cl.enqueue_marker(self._queue).wait()
-        whole = time.perf_counter() - started
-        return {"host": host / EMPTY_LAUNCHES, "seconds": whole / EMPTY_LAUNCHES}
+        total = time.perf_counter() - started
+        return {"host": host / EMPTY_LAUNCHES, "seconds": total / EMPTY_LAUNCHES}
 
 
 def medians(rounds: list[Figures]) -> Figures:
@@ -146,7 +146,11 @@ def opencl_name(text: str) -> str:
 
 def main() -> None:
     # A run of many training steps has the program of one.
-    names = [name for name, one in WORKLOADS.items() if one.loss is not None and not one.steps]
+    names = [
+        name
+        for name, workload in WORKLOADS.items()
+        if workload.loss is not None and not workload.steps
+    ]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -155,30 +159,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each workload in a round")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    print(f"{given.engine}: {open_engine(given.engine).device.description}")
-    empty, figures = EmptyLaunches(given.engine), defaultdict[str, list[Figures]](list)
+    arguments = parser.parse_args()
+    print(f"{arguments.engine}: {open_engine(arguments.engine).device.description}")
+    empty, figures = EmptyLaunches(arguments.engine), defaultdict[str, list[Figures]](list)
     steps: dict[str, Steps] = {}
-    for name in given.workload or names:
+    for name in arguments.workload or names:
         print(f"... {name}", flush=True)
-        steps[name] = Steps(WORKLOADS[name], given.engine)
-    for _ in range(given.rounds):
+        steps[name] = Steps(WORKLOADS[name], arguments.engine)
+    for _ in range(arguments.rounds):
         figures["empty"].append(empty.measure())
-        for name, one in steps.items():
-            figures[name].append(one.measure(given.seconds))
-    found = {name: medians(rounds) for name, rounds in figures.items()}
-    launches = {name: one.launches for name, one in steps.items()}
-    for one in steps.values():
-        one.release()
+        for name, of_workload in steps.items():
+            figures[name].append(of_workload.measure(arguments.seconds))
+    summary = {name: medians(rounds) for name, rounds in figures.items()}
+    launches = {name: of_workload.launches for name, of_workload in steps.items()}
+    for of_workload in steps.values():
+        of_workload.release()
     header = ("workload", "launches", "training step", "a launch")
     header += ("host in run", "a launch", "host in step", "a launch")
-    rows = [row(name, launches[name], found[name]) for name in steps]
+    rows = [row(name, launches[name], summary[name]) for name in steps]
     print(f"\n{table_text(header, rows, align='lr')}")
-    host, whole = (time_text(found["empty"][one]) for one in ("host", "seconds"))
-    print(f"\nlaunch of an empty kernel: {whole}, of which the host computes {host}")
-    if given.json:
-        report: dict[str, Any] = {"machine": machine(), "engine": given.engine}
-        write_json(given.json, report | {"launches": launches, "rounds": figures, "medians": found})
+    host, total = (time_text(summary["empty"][key]) for key in ("host", "seconds"))
+    print(f"\nlaunch of an empty kernel: {total}; the host computes for {host} of it")
+    if arguments.json:
+        report: dict[str, Any] = {"machine": machine(), "engine": arguments.engine}
+        write_json(
+            arguments.json, report | {"launches": launches, "rounds": figures, "medians": summary}
+        )
 
 
 if __name__ == "__main__":

@@ -72,12 +72,12 @@ def processes(dtypes: list[str]) -> list[Process]:
         dtypes: the precisions of Lamina's models, float32 first.
     """
     mixed = len(dtypes) > 1
-    found = [Process("PyTorch", "pytorch", "make")]
+    compared = [Process("PyTorch", "pytorch", "make")]
     if mixed:
-        found.append(Process("PyTorch, autocast", "pytorch", "make_autocast"))
+        compared.append(Process("PyTorch, autocast", "pytorch", "make_autocast"))
     for dtype in dtypes:
-        found.append(Process(named("Lamina", dtype, mixed), "lamina_peer", "make", dtype))
-    return found
+        compared.append(Process(named("Lamina", dtype, mixed), "lamina_peer", "make", dtype))
+    return compared
 
 
 def named(name: str, dtype: str, several: bool) -> str:
@@ -96,9 +96,15 @@ def textbook_bytes(workload: Workload) -> int | None:
     widths = [layer.features for layer in layers]
     parameters = 4 * workload.network().parameter_count()
     activations = 2 * sum(widths) * workload.batch * 4
-    flowing = 2 * max(widths) * workload.batch * 4
+    activation_gradients = 2 * max(widths) * workload.batch * 4
     x, y = workload.data()
-    return 4 * parameters + activations + flowing + x.nbytes + (0 if y is None else y.nbytes)
+    return (
+        4 * parameters
+        + activations
+        + activation_gradients
+        + x.nbytes
+        + (0 if y is None else y.nbytes)
+    )
 
 
 def asked(script: str, *arguments: str | Path, dtype: str = "float32") -> dict[str, Any]:
@@ -160,27 +166,29 @@ def report(workload: Workload, engines: list[str], dtype: str, folder: Path) -> 
     dtypes = list(dict.fromkeys(("float32", dtype)))
     mixed = len(dtypes) > 1
     bills = {
-        one: workload.network().plan(workload.batch, workload.loss, workload.optimizer, dtype=one)
-        for one in dtypes
+        precision: workload.network().plan(
+            workload.batch, workload.loss, workload.optimizer, dtype=precision
+        )
+        for precision in dtypes
     }
-    found: list[tuple[str, int]] = []
+    peaks: list[tuple[str, int]] = []
     problems: list[str] = []
     textbook = textbook_bytes(workload)
     if textbook is not None and not mixed:
-        found.append(("z and a of every layer, all gradients (counted)", textbook))
+        peaks.append(("z and a of every layer, all gradients (counted)", textbook))
     for function, how in list(PYTORCH.items())[: 2 if mixed else 1]:
         try:
             measured = asked("living.py", function, *files)
-            found.append((f"PyTorch {measured['version']} {how} (measured)", measured["peak"]))
+            peaks.append((f"PyTorch {measured['version']} {how} (measured)", measured["peak"]))
         except Unavailable as problem:
             problems.append(f"PyTorch is unavailable: {problem}")
-    for one, bill in bills.items():
-        found.append((f"{named('Lamina', one, mixed)} (planned)", bill.peak_bytes))
+    for precision, bill in bills.items():
+        peaks.append((f"{named('Lamina', precision, mixed)} (planned)", bill.peak_bytes))
         for engine in engines:
-            name = f"{named('Lamina', one, mixed)}, {engine} engine (measured)"
-            found.append((name, engine_bytes(workload, engine, one)))
-    own = bills[dtype].peak_bytes
-    rows = [(name, bytes_text(size), f"{size / own:.2f}") for name, size in found]
+            name = f"{named('Lamina', precision, mixed)}, {engine} engine (measured)"
+            peaks.append((name, engine_bytes(workload, engine, precision)))
+    ours = bills[dtype].peak_bytes
+    rows = [(name, bytes_text(size), f"{size / ours:.2f}") for name, size in peaks]
     print(f"\n{workload.name}, {workload.batch} examples\n")
     print(table_text(("scheme", "bytes", "ratio"), rows, align="lrr"))
     sizes: list[tuple[str, ...]] = []
@@ -198,8 +206,10 @@ def report(workload: Workload, engines: list[str], dtype: str, folder: Path) -> 
     print(table_text(("process", "after imports", "largest", "between"), sizes, align="lrrr"))
     for problem in dict.fromkeys(problems):
         print(problem)
-    for one, bill in bills.items():
-        print(f"\n{named('Lamina', one, mixed)}: the bill for {workload.batch} examples\n{bill}")
+    for precision, bill in bills.items():
+        print(
+            f"\n{named('Lamina', precision, mixed)}: the bill for {workload.batch} examples\n{bill}"
+        )
 
 
 def main() -> None:
@@ -216,11 +226,11 @@ def main() -> None:
         choices=["float32", *MIXED],
         help="the precision of Lamina's models (default: float32)",
     )
-    given = parser.parse_args()
-    for workload in chosen(given.workload or ["mlp", "resnet-18"]):
-        sized = dataclasses.replace(workload, batch=given.batch or workload.batch)
+    arguments = parser.parse_args()
+    for workload in chosen(arguments.workload or ["mlp", "resnet-18"]):
+        sized = dataclasses.replace(workload, batch=arguments.batch or workload.batch)
         with tempfile.TemporaryDirectory() as folder:
-            report(sized, given.engines, given.dtype, Path(folder))
+            report(sized, arguments.engines, arguments.dtype, Path(folder))
 
 
 if __name__ == "__main__":

@@ -69,20 +69,20 @@ def measured_round(
     """Seconds per training step or forward pass, and the cores that other processes used."""
     time.sleep(PAUSE_SECONDS)
     worker.ask(reset=workload.name)
-    started, busy, own = time.perf_counter(), busy_seconds(), -time.process_time()
+    started, busy, cpu_seconds = time.perf_counter(), busy_seconds(), -time.process_time()
 
     def run(steps: int) -> float:
-        nonlocal own
+        nonlocal cpu_seconds
         answer = worker.ask(run=workload.name, steps=steps)
-        own += answer["cpu_seconds"]
+        cpu_seconds += answer["cpu_seconds"]
         return answer["seconds"]
 
-    found = samples(run, seconds, workload.steps)
-    own += time.process_time()
+    times = samples(run, seconds, workload.steps)
+    cpu_seconds += time.process_time()
     elapsed, after = time.perf_counter() - started, busy_seconds()
     if busy is None or after is None:
-        return found, None
-    return found, max(after - busy - own, 0.0) / elapsed
+        return times, None
+    return times, max(after - busy - cpu_seconds, 0.0) / elapsed
 
 
 def measured(
@@ -108,8 +108,8 @@ def measured(
         # Every second round is reversed, so that no peer always follows the same other peer.
         for name in list(peers)[:: -1 if number % 2 else 1]:
             try:
-                found, others = measured_round(workers[name], workload, seconds)
-                peers[name]["rounds"].append(found)
+                times, others = measured_round(workers[name], workload, seconds)
+                peers[name]["rounds"].append(times)
                 peers[name]["others"].append(others)
             except Unavailable as problem:
                 problems[name] = str(problem)
@@ -135,30 +135,32 @@ def summary(
     return report
 
 
-def row(name: str, found: dict[str, Any], names: list[str], peak: float | None) -> list[str]:
-    ratio: dict[str, float] = found.get("ratios", {})
+def row(name: str, result: dict[str, Any], names: list[str], peak: float | None) -> list[str]:
+    ratio: dict[str, float] = result.get("ratios", {})
     cells = [
-        time_text(found["peers"].get(peer, {}).get("median"), ratio.get(peer)) for peer in names
+        time_text(result["peers"].get(peer, {}).get("median"), ratio.get(peer)) for peer in names
     ]
-    best = f"{ratio[found['best']]:.2f}x" if found["best"] and ratio else ""
-    gflops = found.get("gflops")
+    best = f"{ratio[result['best']]:.2f}x" if result["best"] and ratio else ""
+    gflops = result.get("gflops")
     if gflops is None:
         return [name, *cells, best, "", ""]
     return [name, *cells, best, f"{gflops:.3g}", f"{gflops / peak:.0%}" if peak else ""]
 
 
-def notes(found: dict[str, dict[str, Any]]) -> list[str]:
+def notes(results: dict[str, dict[str, Any]]) -> list[str]:
     """Lines under the table: unavailable peers, deviations, disturbed workloads."""
     lines: list[str] = []
-    for name, one in found.items():
-        lines += [f"{name}: {peer} is unavailable: {why}" for peer, why in one["problems"].items()]
-        for peer in one.get("differing", ()):
-            own, other = (one["peers"][who]["fingerprint"] for who in (OURS, peer))
-            lines.append(f"{name}: {peer} COMPUTES SOMETHING ELSE: {other:.6g}, Lamina {own:.6g}")
-        others = [used for peer in one["peers"].values() for used in peer["others"] if used]
+    for name, result in results.items():
+        lines += [
+            f"{name}: {peer} is unavailable: {why}" for peer, why in result["problems"].items()
+        ]
+        for peer in result.get("differing", ()):
+            ours, other = (result["peers"][who]["fingerprint"] for who in (OURS, peer))
+            lines.append(f"{name}: {peer} COMPUTES SOMETHING ELSE: {other:.6g}, Lamina {ours:.6g}")
+        others = [used for peer in result["peers"].values() for used in peer["others"] if used]
         disturbed = [used for used in others if used > DISTURBING_CORES]
         if disturbed:
-            rounds = sum(len(peer["rounds"]) for peer in one["peers"].values())
+            rounds = sum(len(peer["rounds"]) for peer in result["peers"].values())
             lines.append(
                 f"{name}: DISTURBED in {len(disturbed)} of {rounds} rounds: other processes used "
                 f"up to {max(disturbed):.1f} cores"
@@ -167,27 +169,29 @@ def notes(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def print_table(report: dict[str, Any], names: list[str]) -> None:
-    peak, found = report["peak"], report["workloads"]
+    peak, results = report["peak"], report["workloads"]
     header = ("workload", *names, "best peer", "GFLOP/s", "of peak")
-    rows = [row(name, one, names, peak and peak["gflops"]) for name, one in found.items()]
+    rows = [row(name, result, names, peak and peak["gflops"]) for name, result in results.items()]
     print("\nTime per training step or forward pass, its ratio to Lamina's; Lamina's GFLOP/s.\n")
     print(table_text(header, rows, align="lr"))
     if peak:
         print(f"\npeak: {peak['gflops']:.0f} GFLOP/s, {peak['gigabytes_per_second']:.1f} GB/s")
         print(f"      ({peak['how']})")
-    for line in notes(found):
+    for line in notes(results):
         print(line)
 
 
-def start(given: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
+def start(arguments: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dict[str, str]]:
     """Starts the workers of the peers; returns also the reasons of those that cannot be started."""
     workers: Workers = {}
     problems: dict[str, str] = {}
-    kind = kind_of(given.engine)
-    usual = PEERS[kind] if given.dtype == "float32" else MIXED_PEERS
-    for name in (OURS, *(usual if given.peers is None else given.peers)):
+    kind = kind_of(arguments.engine)
+    usual = PEERS[kind] if arguments.dtype == "float32" else MIXED_PEERS
+    for name in (OURS, *(usual if arguments.peers is None else arguments.peers)):
         try:
-            worker = Worker(name, given.threads, given.engine, given.limit, given.dtype)
+            worker = Worker(
+                name, arguments.threads, arguments.engine, arguments.limit, arguments.dtype
+            )
             stack.callback(worker.close)
             if name == "tinygrad" and kind == "opencl" and OURS in workers:
                 require_same_device(workers[OURS].versions, worker.versions)
@@ -213,7 +217,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each peer in each round")
     parser.add_argument("--threads", type=int, default=2, help="of each peer")
-    parser.add_argument("--peers", nargs="*", choices=others, help="default: those of the engine")
+    parser.add_argument("--peers", nargs="*", choices=others, help="default: the engine's peers")
     parser.add_argument(
         "--limit",
         type=float,
@@ -225,18 +229,18 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    given = options().parse_args()
-    report: dict[str, Any] = {"machine": machine(), "threads": given.threads}
+    arguments = options().parse_args()
+    report: dict[str, Any] = {"machine": machine(), "threads": arguments.threads}
     report |= {
-        "engine": given.engine,
-        "dtype": given.dtype,
+        "engine": arguments.engine,
+        "dtype": arguments.dtype,
         "peers": {},
         "problems": {},
         "workloads": {},
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        workers, report["problems"] = start(given, stack)
+        workers, report["problems"] = start(arguments, stack)
         report["peers"] = {name: worker.versions for name, worker in workers.items()}
         if OURS in report["problems"]:
             sys.exit(f"{OURS} is unavailable: {report['problems'][OURS]}")
@@ -244,18 +248,20 @@ def main() -> None:
         for name, why in report["problems"].items():
             print(f"{name} is unavailable: {why}")
         peaks: list[dict[str, Any]] = []
-        for workload in chosen(given.workload or list(MEASURED[kind_of(given.engine)])):
+        for workload in chosen(arguments.workload or list(MEASURED[kind_of(arguments.engine)])):
             print(f"... {workload.name}", flush=True)
             with suppress(Unavailable, KeyError):  # the table can do without a peak
                 peaks.append(workers[OURS].ask(peak=True))
-            tolerance = TOLERANCE if given.dtype == "float32" else MIXED_TOLERANCE
-            found = measured(workload, workers, given.rounds, given.seconds, folder, tolerance)
-            report["workloads"][workload.name] = found
+            tolerance = TOLERANCE if arguments.dtype == "float32" else MIXED_TOLERANCE
+            result = measured(
+                workload, workers, arguments.rounds, arguments.seconds, folder, tolerance
+            )
+            report["workloads"][workload.name] = result
     # Other processes may use the machine as well, so the largest measured peak counts.
-    report["peak"] = max(peaks, key=lambda found: found["gflops"], default=None)
+    report["peak"] = max(peaks, key=lambda peak: peak["gflops"], default=None)
     print_table(report, list(workers))
-    if given.json:
-        write_json(given.json, report)
+    if arguments.json:
+        write_json(arguments.json, report)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ example: a generator that is cheaper than any that reads a file. Its own speed i
 it is the limit of the stream.
 
 The ratio is measured in one process that alternates between training steps on a data set in memory
-and as many on the stream. The resident size is that of fresh processes, as /proc/self/status states
-it: a process that trains an epoch on the whole stream, and one that imports, compiles and trains a
+and as many on the stream. The resident sizes are read from /proc/self/status in fresh processes:
+a process that trains an epoch on the whole stream, and one that imports, compiles and trains a
 few steps on it.
 """
 
@@ -78,12 +78,12 @@ def resident_bytes() -> dict[str, int]:
 
 def train_once(engine: str, dtype: str, examples: int) -> None:
     """One epoch of a stream; prints the largest resident size and the examples per second."""
-    one = workload()
+    task = workload()
     started = time.perf_counter()
     model(engine).fit(
         lm.data.Stream(source(dtype, examples)),
-        loss=one.loss,
-        optimizer=one.optimizer,
+        loss=task.loss,
+        optimizer=task.optimizer,
         batch_size=BATCH,
         progress=False,
     )
@@ -104,12 +104,12 @@ def alternated(engine: str, dtype: str, rounds: int, steps: int) -> tuple[list[f
     x, y = block(dtype)
     in_memory, streamed = [], []
     stream = lm.data.Stream(source(dtype, BATCH * steps))
-    with training(engine, dtype) as one:
-        one.run((x, y), steps)
+    with training(engine, dtype) as model_training:
+        model_training.run((x, y), steps)
         for _ in range(rounds):
             for data, rates in (((x, y), in_memory), (iter(stream.source(0)), streamed)):
                 started = time.perf_counter()
-                count = len(one.run(data, steps))
+                count = len(model_training.run(data, steps))
                 rates.append(count * BATCH / (time.perf_counter() - started))
     return in_memory, streamed
 

@@ -58,10 +58,10 @@ def main(argv=None):
         print(f"wrote {options.curves}")
 
     x, y = sums(2000, options.length, seed=3)
-    found = model.predict(x)
+    predicted = model.predict(x)
     for number in range(3):
-        print(f"sum {4 * y[number, 0] - 2:.3f}, found {4 * found[number, 0] - 2:.3f}")
-    print(f"right of 2000 other sums: {np.mean(np.abs(found - y) < TOLERANCE):.1%}")
+        print(f"sum {4 * y[number, 0] - 2:.3f}, found {4 * predicted[number, 0] - 2:.3f}")
+    print(f"right of 2000 other sums: {np.mean(np.abs(predicted - y) < TOLERANCE):.1%}")
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def main(argv=None):
     print(f"mean squared residual: {first:.6f} in the first epoch, {last:.8f} in the last")
     axis = np.linspace(0, 1, 51, dtype="float32")
     grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
-    found, _ = model.predict(grid)
-    print(f"largest error of the temperature: {abs(found - exact(grid)).max():.6f}")
+    predicted, _ = model.predict(grid)
+    print(f"largest error of the temperature: {abs(predicted - exact(grid)).max():.6f}")
     print("temperatures in the middle of the rod:")
     for time in (0.0, 0.5, 1.0):
         point = np.array([[0.5, time]], "float32")

@@ -24,7 +24,7 @@ def main(argv=None):
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--engine", default="cpu")
     parser.add_argument("--limit", type=int, help="train on this many images, the first ones")
-    parser.add_argument("--digits", action="store_true", help="the files are those of MNIST")
+    parser.add_argument("--digits", action="store_true", help="the files hold MNIST")
     parser.add_argument("--curves", metavar="PNG", help="where to write the curves")
     parser.add_argument("--confusion", metavar="PNG", help="where to write the confusion matrix")
     options = parser.parse_args(argv)
@@ -56,12 +56,12 @@ def main(argv=None):
     if options.curves:
         history.plot(options.curves)
         print(f"wrote {options.curves}")
-    found = model.evaluate(test, loss, metrics=[accuracy, lm.ConfusionMatrix()])
+    results = model.evaluate(test, loss, metrics=[accuracy, lm.ConfusionMatrix()])
     if options.confusion:
         names = () if options.digits else NAMES
-        plot_confusion(found["confusion_matrix"], options.confusion, names=names)
+        plot_confusion(results["confusion_matrix"], options.confusion, names=names)
         print(f"wrote {options.confusion}")
-    print(f"accuracy on {len(test)} test images: {found['accuracy']:.1%}")
+    print(f"accuracy on {len(test)} test images: {results['accuracy']:.1%}")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class CuPy(ResidentPeer):
                 self._step(x[rows], y[rows])
         else:
             for _ in range(steps):
-                x, y = (None if one is None else self._xp.asarray(one) for one in self._host)
+                x, y = (None if array is None else self._xp.asarray(array) for array in self._host)
                 self._call(x, y)
                 if y is None:
                     self._to_host(self._outputs)
@@ -123,8 +123,8 @@ class CuPy(ResidentPeer):
         return gradient / len(y)
 
     def _gradients(self, values: list[Any], gradient: Any) -> list[Any]:
-        """The gradients of all parameters, with those of their penalties."""
-        found: list[Any] = []
+        """The gradients of all parameters, their penalties included."""
+        of_parameters: list[Any] = []
         left = list(self._parameters)
         for number in reversed(range(len(self._layers))):
             layer, before, after = self._layers[number], values[number], values[number + 1]
@@ -136,13 +136,13 @@ class CuPy(ResidentPeer):
                 gradient = gradient * (after * (1 - after))
             else:
                 if layer.bias:
-                    own = gradient.sum(axis=0)
-                    found.append(_decayed(own, layer.bias_regularizer, left.pop()))
+                    of_bias = gradient.sum(axis=0)
+                    of_parameters.append(_decayed(of_bias, layer.bias_regularizer, left.pop()))
                 weight = left.pop()
-                own = gradient.T @ before
-                found.append(_decayed(own, layer.weight_regularizer, weight))
+                of_weight = gradient.T @ before
+                of_parameters.append(_decayed(of_weight, layer.weight_regularizer, weight))
                 gradient = gradient @ weight if number else None
-        return found[::-1]
+        return of_parameters[::-1]
 
     def _update(self, number: int, gradient: Any) -> None:
         how, xp = self._workload.optimizer, self._xp
@@ -163,16 +163,16 @@ class CuPy(ResidentPeer):
 
 
 def _decayed(gradient: Any, penalty: Any, parameter: Any) -> Any:
-    """The gradient with that of the penalty, if there is one."""
+    """The gradient, plus the gradient of the penalty if there is one."""
     return gradient + penalty.strength * parameter if penalty else gradient
 
 
 def main() -> None:
-    wanted = wanted_device()
-    found: dict[str, Any] = {"python": sys.version.split()[0]}
-    if wanted == CPU:
+    device = wanted_device()
+    versions: dict[str, Any] = {"python": sys.version.split()[0]}
+    if device == CPU:
         xp: Any = np
-        found |= {"cupy": f"NumPy {np.__version__}, as a stand-in"}
+        versions |= {"cupy": f"NumPy {np.__version__}, as a stand-in"}
     else:
         # Read when the first product is computed.
         os.environ["CUPY_TF32"] = str(int(takes_tf32()))
@@ -180,17 +180,17 @@ def main() -> None:
 
         count = xp.cuda.runtime.getDeviceCount()
         properties = [xp.cuda.runtime.getDeviceProperties(number) for number in range(count)]
-        names = [one["name"].decode() for one in properties]
-        number = device_number(wanted, names)
+        names = [gpu["name"].decode() for gpu in properties]
+        number = device_number(device, names)
         xp.cuda.Device(number).use()
-        found |= {"cupy": xp.__version__, "device": names[number], "TF32": takes_tf32()}
-        found |= {"CUDA": xp.cuda.runtime.runtimeGetVersion()}
+        versions |= {"cupy": xp.__version__, "device": names[number], "TF32": takes_tf32()}
+        versions |= {"CUDA": xp.cuda.runtime.runtimeGetVersion()}
 
     def make(workload: Workload, data: Data) -> CuPy:
         return CuPy(workload, data, xp)
 
     makes: Make = make
-    serve(makes, found)
+    serve(makes, versions)
 
 
 if __name__ == "__main__":

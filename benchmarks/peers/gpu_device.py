@@ -24,22 +24,22 @@ def takes_tf32() -> bool:
     return os.environ.get(PRODUCTS) == "tf32"
 
 
-def device_number(wanted: str, names: Sequence[str]) -> int:
+def device_number(device: str, names: Sequence[str]) -> int:
     """The number of the GPU among those that a framework finds.
 
     Args:
-        wanted: `cuda:1`, or a text that contains the name of a GPU, such as Lamina's description
+        device: `cuda:1`, or a text that contains the name of a GPU, such as Lamina's description
             of an OpenCL device.
         names: of all GPUs that the framework finds, in its order.
 
     Raises:
         SystemExit: with the reason, if the framework does not find it.
     """
-    numbered = re.fullmatch(r"cuda:(\d+)", wanted)
+    numbered = re.fullmatch(r"cuda:(\d+)", device)
     if numbered and int(numbered[1]) < len(names):
         return int(numbered[1])
-    found = [number for number, name in enumerate(names) if name in wanted]
-    if numbered or not found:
+    numbers = [number for number, name in enumerate(names) if name in device]
+    if numbered or not numbers:
         listed = ", ".join(names) or "none"
-        raise SystemExit(f"absent: it does not find the GPU {wanted} (it finds {listed})")
-    return found[0]
+        raise SystemExit(f"absent: it does not find the GPU {device} (it finds {listed})")
+    return numbers[0]

@@ -43,10 +43,10 @@ def limits(engine_name: str, dtype: str) -> dict[str, Any]:
     if not isinstance(engine, GpuEngine):
         raise TypeError(f"{engine_name} has no kernels for GPUs")
     precision = precision_of(dtype, lambda: engine.device)
-    found = engine.peaks(precision.half or precision.dtype)
+    rates = engine.peaks(precision.half or precision.dtype)
     return {
-        "gflops": found.operations / 1e9,
-        "gigabytes_per_second": found.bytes / 1e9,
+        "gflops": rates.operations / 1e9,
+        "gigabytes_per_second": rates.bytes / 1e9,
         "cached_gigabytes_per_second": cached_bytes_a_second(engine._driver) / 1e9,
         "how": "multiply-adds of float32 in registers by all work items; a copy in the memory",
     } | launch_seconds(engine._driver)
@@ -59,14 +59,14 @@ def cached_bytes_a_second(driver: Driver) -> float:
     module = module_for(driver.traits, driver.words)
     peaks._write_copy(module, type, items)
     blocks = [Block(driver, CACHED_BYTES) for _ in range(2)]
-    buffers = [one.buffer for one in blocks]
+    buffers = [block.buffer for block in blocks]
     with driver.errors("measuring"):
         built = driver.build(module.text())
         kernel = driver.kernel(built, "copy", buffers, items, numbered=False)
         many = driver.sequence([(kernel, None)] * LAUNCHES)
         seconds = _median(driver, lambda: driver.queue.run(many)) / LAUNCHES
-    for one in blocks:
-        one.release()
+    for block in blocks:
+        block.release()
     return 2 * CACHED_BYTES / seconds
 
 
@@ -78,11 +78,11 @@ def launch_seconds(driver: Driver) -> dict[str, float]:
     kernel = empty_kernel(driver)
     queue = driver.queue
     with driver.errors("measuring"):
-        one = driver.sequence([(kernel, None)])
+        single = driver.sequence([(kernel, None)])
         many = driver.sequence([(kernel, None)] * LAUNCHES)
         return {
             "launch_seconds": _median(driver, lambda: queue.launch(kernel)),
-            "sequence_seconds": _median(driver, lambda: queue.run(one)),
+            "sequence_seconds": _median(driver, lambda: queue.run(single)),
             "launch_in_sequence_seconds": _median(driver, lambda: queue.run(many)) / LAUNCHES,
         }
 

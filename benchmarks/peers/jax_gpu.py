@@ -2,8 +2,8 @@
 
 `mixed.cudnn` has attention of cuDNN, which a processor does not have.
 
-The networks, optimizers and compiled functions are those of jax_peer.py. A training step copies its
-batch from NumPy arrays, a forward pass its outputs to one. Products and convolutions of float32 are
+jax_peer.py has the networks, optimizers and compiled functions. A training step copies its batch
+from NumPy arrays, a forward pass its outputs to one. Products and convolutions of float32 are
 computed in float32, or in TF32 if the harness allows it.
 
 With the device `cpu` the same code runs on the processor. That measures nothing.
@@ -67,23 +67,23 @@ class JaxOnDevice(Jax, ResidentPeer):
         self.__dict__.clear()
 
 
-def use_device(wanted: str) -> str:
+def use_device(device: str) -> str:
     """Makes the device JAX's default one; returns its description.
 
     Raises:
         SystemExit: with the reason, if JAX cannot use it.
     """
-    if wanted == CPU:
+    if device == CPU:
         jax.config.update("jax_platforms", CPU)
         return "the processor, as a stand-in"
     try:
-        found = jax.devices("cuda")
+        gpus = jax.devices("cuda")
     except RuntimeError as error:
         why = str(error).partition("\n")[0]
         raise SystemExit(f"absent: JAX {jax.__version__} finds no GPU: {why}") from error
-    number = device_number(wanted, [one.device_kind for one in found])
-    jax.config.update("jax_default_device", found[number])
-    return found[number].device_kind
+    number = device_number(device, [gpu.device_kind for gpu in gpus])
+    jax.config.update("jax_default_device", gpus[number])
+    return gpus[number].device_kind
 
 
 def main() -> None:
@@ -99,9 +99,9 @@ def main() -> None:
         return JaxOnDevice(workload, data, mixed=mixed)
 
     makes: Make = make
-    found: dict[str, Any] = versions_of_jax() | {"device": device, "products": precision}
-    found |= {"weights": "bfloat16" if mixed else "float32", "attention": jax_networks.ATTENTION}
-    serve(makes, found)
+    versions: dict[str, Any] = versions_of_jax() | {"device": device, "products": precision}
+    versions |= {"weights": "bfloat16" if mixed else "float32", "attention": jax_networks.ATTENTION}
+    serve(makes, versions)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def last_state(
 ) -> Array:
     """An LSTM over [batch, length, inputs], with the gates in the order i, f, g, o."""
     features = from_state.shape[0]
-    given = product(jnp.swapaxes(x, 0, 1), from_input, input_bias + state_bias)
+    projected = product(jnp.swapaxes(x, 0, 1), from_input, input_bias + state_bias)
 
     def step(carried: tuple[Array, Array], element: Array) -> tuple[tuple[Array, Array], None]:
         state, cell = carried
@@ -69,7 +69,7 @@ def last_state(
         return (jax.nn.sigmoid(let_out) * jnp.tanh(cell), cell), None
 
     first = jnp.zeros((len(x), features), "float32")
-    (state, _), _ = lax.scan(step, (first, first), given)
+    (state, _), _ = lax.scan(step, (first, first), projected)
     return state
 
 

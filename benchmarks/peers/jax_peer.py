@@ -40,9 +40,9 @@ class Jax:
         self._x, self._y, self._rows = jax.device_put((data.x, data.y, data.rows))
         network = partial(forward, workload, mixed=mixed)
         self._forward = jax.jit(network)
-        given = (workload, network)
-        self._step = jax.jit(partial(step, *given), donate_argnums=(0, 1))
-        self._many = jax.jit(partial(many, *given), donate_argnums=(0, 1))
+        bound = (workload, network)
+        self._step = jax.jit(partial(step, *bound), donate_argnums=(0, 1))
+        self._many = jax.jit(partial(many, *bound), donate_argnums=(0, 1))
         self.reset()
 
     def reset(self) -> None:

@@ -65,15 +65,15 @@ class LaminaOnGpu(Lamina):
         dtypes = (as_dtype(self._x.dtype),)
         starts = range(0, count, size)
         sizes = [min(size, count - start) for start in starts]
-        return [inference._programs.get((one, dtypes), inference._compile) for one in sizes]
+        return [inference._programs.get((batch, dtypes), inference._compile) for batch in sizes]
 
     def notes(self) -> dict[str, Any]:
         """The seconds of tuning, and the bytes of the program."""
         bytes_ = 0
         engine = open_engine(ENGINE)
-        for one in self._programs():
-            planned = MemoryBill(self.workload.batch, one.program).peak_bytes
-            bytes_ = max(bytes_, planned + (engine.workspace_bytes(one.program) or 0))
+        for compiled in self._programs():
+            planned = MemoryBill(self.workload.batch, compiled.program).peak_bytes
+            bytes_ = max(bytes_, planned + (engine.workspace_bytes(compiled.program) or 0))
         return {"tuned_seconds": self._tuned, "bytes": bytes_}
 
 
@@ -87,11 +87,11 @@ def _tune(workload: Workload, how: str) -> None:
     """
     types = {"dtype": DTYPE, "precision": PRODUCTS}
     model = lm.Model(workload.network(), engine=ENGINE, seed=SEED, **types)
-    given = (workload.batch, workload.loss, workload.optimizer)
+    options = (workload.batch, workload.loss, workload.optimizer)
     if how == "all":
-        model.tune(*given)
+        model.tune(*options)
     else:
-        explanation = model.explain(*given)
+        explanation = model.explain(*options)
         explanation.engine._tuner.choices(explanation.program)
 
 

@@ -26,7 +26,7 @@ PEAKS = {
 
 
 class Lamina(Runner):
-    """A runner that begins again, and whose results are compared with those of other peers."""
+    """A runner that begins again, and whose results are compared with other peers' results."""
 
     def __init__(self, *workload_and_types: Any) -> None:
         super().__init__(*workload_and_types)

@@ -1,6 +1,6 @@
 """Bytes of PyTorch's living tensors: `python living.py FUNCTION WORKLOAD.json DATA.npz`.
 
-FUNCTION is that of pytorch.py which makes the training step: make or make_autocast.
+FUNCTION is the function of pytorch.py that makes the training step: make or make_autocast.
 
 Every tensor that PyTorch makes on the CPU is followed from its creation to its release. Prints, as
 JSON, PyTorch's version and the peak of living bytes over the third training step, including

@@ -64,7 +64,7 @@ def graph(architecture: Any, shape: tuple[int, ...], parameters: list[np.ndarray
         result = "y" if number == last else f"h{number}"
         kind, options, count = operator(layer)
         names = [f"p{number}.{index}" for index in range(count)]
-        weights += [numpy_helper.from_array(next(remaining), one) for one in names]
+        weights += [numpy_helper.from_array(next(remaining), label) for label in names]
         nodes.append(helper.make_node(kind, [name, *names], [result], **options))
         name = result
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)

@@ -154,20 +154,20 @@ def module(layer: Any, x: torch.Tensor) -> nn.Module:
 
 def optimizer(workload: Workload, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer, with a group of parameters for each strength of L2, as weight decay."""
-    groups: dict[float, list[nn.Parameter]] = defaultdict(list)
+    by_strength: dict[float, list[nn.Parameter]] = defaultdict(list)
     if workload.architecture.kind == "Ready":
-        groups[0.0] = list(model.parameters())
+        by_strength[0.0] = list(model.parameters())
     else:
         for layer, module in zip(workload.architecture.layers, model, strict=True):
             for name, parameter in module.named_parameters():
                 penalty = getattr(layer, f"{name}_regularizer", None)
-                groups[penalty.strength if penalty else 0.0].append(parameter)
-    given = [{"params": group, "weight_decay": decay} for decay, group in groups.items()]
+                by_strength[penalty.strength if penalty else 0.0].append(parameter)
+    groups = [{"params": group, "weight_decay": decay} for decay, group in by_strength.items()]
     how = workload.optimizer
     if how.kind == "SGD":
-        return torch.optim.SGD(given, lr=how.rate, momentum=how.momentum)
+        return torch.optim.SGD(groups, lr=how.rate, momentum=how.momentum)
     betas = (how.beta1, how.beta2)
-    return {"Adam": torch.optim.Adam}[how.kind](given, lr=how.rate, betas=betas, eps=how.epsilon)
+    return {"Adam": torch.optim.Adam}[how.kind](groups, lr=how.rate, betas=betas, eps=how.epsilon)
 
 
 def make(workload: Workload, data: Data) -> PyTorch:

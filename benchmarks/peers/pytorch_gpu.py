@@ -4,10 +4,10 @@
 `autocast` is mixed precision, as in pytorch.py, and `graph` makes each call one CUDA graph:
 `autocast.compile.graph` is all of them.
 
-The networks, losses and optimizers are those of pytorch.py. A training step copies its batch from
-pinned memory of the computer, as a DataLoader with `pin_memory` does; a forward pass copies its
-outputs back too. cuDNN measures its algorithms (`torch.backends.cudnn.benchmark`). TF32 is off
-unless the harness allows it.
+pytorch.py has the networks, losses and optimizers. A training step copies its batch from pinned
+memory of the computer, as a DataLoader with `pin_memory` does; a forward pass copies its outputs
+back too. cuDNN measures its algorithms (`torch.backends.cudnn.benchmark`). TF32 is off unless the
+harness allows it.
 
 With the device `cpu` the same code runs on the processor. That measures nothing.
 """
@@ -41,13 +41,13 @@ class PyTorchOnDevice(PyTorch):
         device: `cuda:0`, or `cpu`.
     """
 
-    def __init__(self, workload: Workload, data: Data, *, device: str, **given: Any) -> None:
+    def __init__(self, workload: Workload, data: Data, *, device: str, **options: Any) -> None:
         self._device = torch.device(device)
         self._before = 0
         if self._device.type == "cuda":
             self._before = torch.cuda.memory_allocated(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
-        super().__init__(workload, data, device=device, **given)
+        super().__init__(workload, data, device=device, **options)
         # x has its layout on the device: channels last, in mixed precision.
         self._host_x = self._pinned(self._x)
         self._host_y = None if workload.loss is None else self._pinned(self._y)
@@ -122,13 +122,13 @@ class GraphedOnDevice(PyTorchOnDevice):
     addresses, and fills it with zeros: that is what it begins with.
     """
 
-    def __init__(self, workload: Workload, data: Data, *, mixed: bool, **given: Any) -> None:
-        super().__init__(workload, data, mixed=mixed, **given)
-        # Weights that a cache keeps in 16 bits would be those of the capture.
+    def __init__(self, workload: Workload, data: Data, *, mixed: bool, **options: Any) -> None:
+        super().__init__(workload, data, mixed=mixed, **options)
+        # A cache would keep the 16-bit weights as they were at the capture.
         self._autocast = torch.autocast(
             self._device.type, torch.bfloat16, enabled=mixed, cache_enabled=False
         )
-        self._static = tuple(one.clone() for one in self._resident if one is not None)
+        self._static = tuple(tensor.clone() for tensor in self._resident if tensor is not None)
         if workload.optimizer is not None:
             for group in self._optimizer.param_groups:
                 group |= {name: True for name in ("fused", "capturable") if name in group}
@@ -152,8 +152,8 @@ class GraphedOnDevice(PyTorchOnDevice):
             super().run(steps)
             return
         for rows in self._rows[:steps]:
-            for whole, static in zip((self._x, self._y), self._static, strict=True):
-                torch.index_select(whole, 0, rows, out=static)
+            for source, static in zip((self._x, self._y), self._static, strict=True):
+                torch.index_select(source, 0, rows, out=static)
             self._replay()
         self._last.item()
         self._wait()
@@ -243,30 +243,30 @@ def product_rate(device: str, mixed: bool) -> dict[str, Any]:
     return {"gflops": 2 * width**3 * PRODUCT_RUNS / best / 1e9, "width": width}
 
 
-def chosen_device(wanted: str) -> str:
+def chosen_device(device: str) -> str:
     """PyTorch's name of the device.
 
     Raises:
         SystemExit: with the reason, if PyTorch cannot use it.
     """
-    if wanted == CPU:
+    if device == CPU:
         return CPU
     if not torch.cuda.is_available():
         raise SystemExit(f"absent: PyTorch {torch.__version__} finds no GPU that it can use")
     count = torch.cuda.device_count()
     names = [torch.cuda.get_device_name(number) for number in range(count)]
-    return f"cuda:{device_number(wanted, names)}"
+    return f"cuda:{device_number(device, names)}"
 
 
 def versions(device: str, graphed: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    record: dict[str, Any] = {"torch": torch.__version__, "python": sys.version.split()[0]}
     if graphed:
         none = "none: a processor has no CUDA graphs, each replay is a call"
-        found["graphs"] = none if device == CPU else "one for each call, fused optimizers"
+        record["graphs"] = none if device == CPU else "one for each call, fused optimizers"
     if device == CPU:
-        return found | {"device": "the processor, as a stand-in"}
+        return record | {"device": "the processor, as a stand-in"}
     properties = torch.cuda.get_device_properties(device)
-    return found | {
+    return record | {
         "device": properties.name,
         "compute capability": f"{properties.major}.{properties.minor}",
         "CUDA": torch.version.cuda or f"HIP {torch.version.hip}",

@@ -1,4 +1,4 @@
-"""Small workloads, for which waiting threads cost the most: those of `contention.py`."""
+"""Small workloads, for which waiting threads cost the most; `contention.py` measures them."""
 
 from lamina.layers import Linear, ReLU
 from lamina.learning.losses import CrossEntropy

@@ -32,7 +32,9 @@ class Tinygrad:
         self._workload = workload
         self._x = device_tensor(data.x)
         self._model = network(workload.architecture, data.x[:2])
-        self._parameters = [one for one in nn.state.get_parameters(self._model) if one.is_param]
+        self._parameters = [
+            tensor for tensor in nn.state.get_parameters(self._model) if tensor.is_param
+        ]
         for parameter, value in zip(self._parameters, data.parameters, strict=True):
             parameter.assign(Tensor(value)).realize()
         kept = nn.state.get_parameters(self._model)
@@ -50,15 +52,15 @@ class Tinygrad:
         if self._workload.timed == "run":
             number = Variable("number", 0, len(self._rows) - 1)
             for step in range(steps):
-                found = self._call(number.bind(step))
+                result = self._call(number.bind(step))
         else:
             for _ in range(steps):
-                found = self._call()
+                result = self._call()
         if self._workload.timed == "forward":
-            self._outputs = found
+            self._outputs = result
             Device.default.synchronize()
         else:
-            found.item()
+            result.item()
 
     def _forward(self) -> Tensor:
         with Context(TRAINING=0):
@@ -137,8 +139,8 @@ def optimizer(workload: Workload, model: Any) -> nn.optim.Optimizer:
     if workload.architecture.kind == "Ready":
         groups[0.0] = nn.state.get_parameters(model)
     else:
-        for layer, own in zip(workload.architecture.layers, model.layers, strict=True):
-            for name, tensor in nn.state.get_state_dict(own).items():
+        for layer, module in zip(workload.architecture.layers, model.layers, strict=True):
+            for name, tensor in nn.state.get_state_dict(module).items():
                 penalty = getattr(layer, f"{name}_regularizer", None)
                 groups[penalty.strength if penalty else 0.0].append(tensor)
     how = workload.optimizer

@@ -157,9 +157,9 @@ def serve(
             workload = command.prepare
             data, started = read_data(command.data), time.perf_counter()
             peer = peers[workload.name] = make(workload, data)
-            found = {"fingerprint": fingerprint(workload, peer)}
-            found["ready_seconds"] = time.perf_counter() - started
-            return found | getattr(peer, "notes", dict)()
+            reply = {"fingerprint": fingerprint(workload, peer)}
+            reply["ready_seconds"] = time.perf_counter() - started
+            return reply | getattr(peer, "notes", dict)()
         if hasattr(command, "release"):
             getattr(peers.pop(command.release), "release", lambda: None)()
             return {}
@@ -180,10 +180,10 @@ def serve(
     answers.write(json.dumps({"versions": versions}) + "\n")
     for line in sys.stdin:
         try:
-            found = answer(read_workload(line))
+            reply = answer(read_workload(line))
         except Exception as error:
-            found = {"problem": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(found) + "\n")
+            reply = {"problem": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(reply) + "\n")
 
 
 def _norm(arrays: list[np.ndarray]) -> float:
