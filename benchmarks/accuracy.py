@@ -294,9 +294,9 @@ def compared(mean: float, reference: Sequence[float]) -> str:
     return "above" if mean > max(reference) else "yes"
 
 
-def difference(found: Mapping[int, float], reference: Mapping[int, float]) -> str:
+def difference(accuracies: Mapping[int, float], reference: Mapping[int, float]) -> str:
     """The mean over the seeds of the accuracy minus float32's, and its standard error."""
-    pairs = [100 * (found[seed] - reference[seed]) for seed in found if seed in reference]
+    pairs = [100 * (accuracies[seed] - reference[seed]) for seed in accuracies if seed in reference]
     if len(pairs) < 2:
         return ""
     error = statistics.stdev(pairs) / len(pairs) ** 0.5

@@ -165,7 +165,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 class Notes:
-    """What a part has found, by name; the file is written after each."""
+    """The values and failures of a part, by name; the file is written after each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

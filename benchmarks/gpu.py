@@ -115,9 +115,9 @@ def smi_text() -> str:
     return (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
 
 
-def device_of_peers(given: argparse.Namespace, ours: dict[str, Any]) -> str:
+def device_of_peers(arguments: argparse.Namespace, ours: dict[str, Any]) -> str:
     """Lamina's GPU, by its number or, on OpenCL, by its description."""
-    if given.machine:
+    if arguments.machine:
         return CPU
     return ours["engine"] if ours["engine"].startswith("cuda:") else ours["device"]
 
@@ -258,14 +258,14 @@ def print_limits(by_peer: dict[str, dict[str, Any]]) -> None:
             print(f"  {seconds_text(figures[key])}: {text}")
 
 
-def peak_of(found: dict[str, dict[str, Any]], precise: bool) -> float | None:
+def peak_of(by_peer: dict[str, dict[str, Any]], precise: bool) -> float | None:
     """The GFLOP/s with which workloads are compared.
 
     In float32 these are multiply-adds in registers. Products of other types run on tensor cores,
     for which PyTorch's large product counts; None without PyTorch.
     """
-    names = [OURS] if precise else [name for name in found if name != OURS]
-    return max((found[name]["gflops"] for name in names if name in found), default=None)
+    names = [OURS] if precise else [name for name in by_peer if name != OURS]
+    return max((by_peer[name]["gflops"] for name in names if name in by_peer), default=None)
 
 
 # Workloads --------------------------------------------------------------------------------------
@@ -359,9 +359,9 @@ def print_tables(
         print(line)
 
 
-def failures(found: dict[str, dict[str, Any]]) -> list[str]:
+def failures(results: dict[str, dict[str, Any]]) -> list[str]:
     """The workloads on which Lamina failed. A peer's failure does not count."""
-    return [name for name, one in found.items() if OURS not in one["calls"]["peers"]]
+    return [name for name, by_kind in results.items() if OURS not in by_kind["calls"]["peers"]]
 
 
 def progress(name: str, by_kind: dict[str, dict[str, Any]]) -> str:

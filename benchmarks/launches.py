@@ -126,10 +126,10 @@ def medians(rounds: list[Figures]) -> Figures:
     return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
 
 
-def row(name: str, launches: int, found: Figures) -> list[str]:
+def row(name: str, launches: int, summary: Figures) -> list[str]:
     cells = [name, str(launches)]
     for figure in ("seconds", "host_run", "host_step"):
-        cells += [time_text(found[figure]), time_text(found[figure] / launches)]
+        cells += [time_text(summary[figure]), time_text(summary[figure] / launches)]
     return cells
 
 

@@ -122,8 +122,8 @@ _LOW_BITS = 32
 def _selected(x: Tensor, count: int, axis: int, descending: bool) -> Tensor:
     """The positions of the first elements in order, each by a pass over the axis.
 
-    A pair of key and position is an integer of 64 bits. Each pass finds the least pair above that
-    of the pass before. All pairs differ, so equal elements keep their order.
+    A pair of key and position is an integer of 64 bits. Each pass finds the least pair above the
+    pair of the pass before. All pairs differ, so equal elements keep their order.
     """
     extent = x.shape[axis]
     key = ops.cast(apply(RANK_KEY, x, descending=descending), int64)
