@@ -59,8 +59,8 @@ def join_chains(
 
     The outputs are read after the last step. The copies are of weights.
     """
-    lasting = {name for name, one in buffers.items() if one.kind in _LASTING}.union(copies)
-    free = {name for name, one in buffers.items() if one.kind == "temporary"}
+    lasting = {name for name, buffer in buffers.items() if buffer.kind in _LASTING}.union(copies)
+    free = {name for name, buffer in buffers.items() if buffer.kind == "temporary"}
     chains = _Search(steps, repeats, free.difference(outputs), lasting).chains()
     if not chains:
         return list(steps), list(repeats)
@@ -74,12 +74,12 @@ def join_chains(
             return (placed[number].step(step.name),)
         return () if number in joined else (step,)
 
-    new, moved = replaced_steps((replacements(*one) for one in enumerate(steps)), repeats)
-    read = {name for one in new for name in reads_of(one)}.union(outputs)
+    new, moved = replaced_steps((replacements(n, step) for n, step in enumerate(steps)), repeats)
+    unread = free.difference(outputs, *map(reads_of, new))
     for number, step in enumerate(new):
         if isinstance(step, Chain):
             # What no other step reads of its rows is not stored.
-            kept = tuple(one for one in step.stores if one.buffer in read or one.buffer not in free)
+            kept = tuple(store for store in step.stores if store.buffer not in unread)
             new[number] = replace(step, stores=kept)
     for name in free.difference(*(reads_of(step) | writes_of(step) for step in new)):
         del buffers[name]
@@ -145,13 +145,14 @@ class _Joined:
     def step(self, name: str) -> Chain:
         """The chain. The names of its locals depend on their order alone."""
         first = self.parts[0]
-        products = {key: one for part in self.parts for key, one in part.products.items()}.values()
+        products = dict(pair for part in self.parts for pair in part.products.items()).values()
         with_loop = next((part for part in self.parts if part.loop is not None), first)
         locals_ = {
-            one.result: Local(f"s{number}", one.dtype) for number, one in enumerate(products)
+            product.result: Local(f"s{number}", product.dtype)
+            for number, product in enumerate(products)
         } | {
-            one.local: Local(f"r{number}", one.dtype)
-            for number, one in enumerate(with_loop.reductions)
+            reduce.local: Local(f"r{number}", reduce.dtype)
+            for number, reduce in enumerate(with_loop.reductions)
         }
         change = Rewrite(locals=locals_)
         sums: list[WeightedSum] = []
@@ -162,10 +163,10 @@ class _Joined:
             sums.append(replace(renaming.record(part.total), result=total.name))
         return Chain(
             *(name, first.batch, first.m, first.k),
-            tuple(replace(one, result=locals_[one.result].name) for one in products),
+            tuple(replace(product, result=locals_[product.result].name) for product in products),
             tuple(
-                replace(change.record(one), local=locals_[one.local].name)
-                for one in with_loop.reductions
+                replace(change.record(reduce), local=locals_[reduce.local].name)
+                for reduce in with_loop.reductions
             ),
             change.records(with_loop.stores),
             tuple(sums),
@@ -180,7 +181,7 @@ class _Search:
         self, steps: Sequence[Step], repeats: Sequence[Repeat], free: set[str], lasting: set[str]
     ) -> None:
         self.steps = steps
-        self._repeated = {n for one in repeats for n in range(one.first, one.last)}
+        self._repeated = {n for repeat in repeats for n in range(repeat.first, repeat.last)}
         self._writers: dict[str, list[int]] = {}
         self._readers: dict[str, list[int]] = {}
         self._reads = [reads_of(step) for step in steps]
@@ -207,7 +208,7 @@ class _Search:
                 part.number
                 for group in groups
                 if not self._is_in_order(group, places)
-                or any(loops[one] > 1 for one in group.loops)
+                or any(loops[loop] > 1 for loop in group.loops)
                 for part in group.parts
             }
             if not refused:
@@ -233,9 +234,9 @@ class _Search:
 
     def _is_worthwhile(self, part: _Part) -> bool:
         assert part.total is not None
-        sums = [part.total.n, *(one.axes for one in part.products.values())]
+        sums = [part.total.n, *(dot.axes for dot in part.products.values())]
         lengths = [size_of([axis.extent for axis in axes]) for axes in (part.m, part.k)]
-        operands = [side for one in part.products.values() for side in (one.left, one.right)]
+        operands = [side for dot in part.products.values() for side in (dot.left, dot.right)]
         read = {load.buffer for load in loads(part.total.right, *operands)}
         return (
             min(lengths) >= LEAST_LENGTH
@@ -352,9 +353,10 @@ class _Reader:
             batch=self._renamed(part.batch),
             m=self._renamed(part.m),
             k=self._renamed(part.k),
-            products={name: named.record(one) for name, one in part.products.items()},
+            products={name: named.record(dot) for name, dot in part.products.items()},
             reductions=tuple(
-                replace(named.record(one), axes=self._renamed(one.axes)) for one in part.reductions
+                replace(named.record(reduce), axes=self._renamed(reduce.axes))
+                for reduce in part.reductions
             ),
             stores=named.records(part.stores),
             total=change.record(named.record(total)),
@@ -364,11 +366,11 @@ class _Reader:
         """Raises `_Unfit` if stores need single products, or buffers are read that are gone."""
         part = self._part
         at_rows = [store.value for store in (*stores, *part.stores)]
-        inner = {one.result for one in part.products.values()}
-        if inner & {one.name for one in postorder(*at_rows) if isinstance(one, Local)}:
+        inner = {dot.result for dot in part.products.values()}
+        if inner & {local.name for local in postorder(*at_rows) if isinstance(local, Local)}:
             raise _Unfit
-        operands = [side for one in part.products.values() for side in (one.left, one.right)]
-        values = [one.value for one in part.reductions]
+        operands = [side for dot in part.products.values() for side in (dot.left, dot.right)]
+        values = [reduce.value for reduce in part.reductions]
         gone = set(part.hidden)
         if part.loop is not None:
             gone |= self._search.writes[part.loop]
@@ -415,7 +417,7 @@ class _Reader:
     def _product(self, load: Load, number: int, maker: Contraction) -> Scalar:
         """An element of a contraction's result, computed from its sum."""
         part = self._part
-        store = next(one for one in maker.stores if one.buffer == load.buffer)
+        store = next(candidate for candidate in maker.stores if candidate.buffer == load.buffer)
         if store.accumulate or maker is self._step:
             raise _Unfit
         at = self._hide(load, store) | {axis: Index() for axis in maker.axes if axis.extent == 1}
@@ -469,7 +471,7 @@ class _Reader:
         part = self._part
         reduces = [stage for stage in loop.stages if isinstance(stage, Reduce)]
         locals_: dict[str, Scalar] = {
-            one.local: Local(f"{one.local} of {number}", one.dtype) for one in reduces
+            reduce.local: Local(f"{reduce.local} of {number}", reduce.dtype) for reduce in reduces
         }
         if part.loop is not None:
             return locals_
@@ -495,10 +497,10 @@ class _Reader:
         part.reductions = tuple(reductions)
         change = Rewrite(at, locals_)
         part.stores = tuple(
-            replace(one, value=self._computed(one.value))
+            replace(store, value=self._computed(store.value))
             for stage in loop.stages
             if isinstance(stage, Write) and not stage.axes
-            for one in change.records(stage.stores)
+            for store in change.records(stage.stores)
         )
         return locals_
 

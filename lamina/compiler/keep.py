@@ -80,7 +80,7 @@ class _Loop(Recurrence):
     def needed_tensors(self) -> set[Tensor]:
         """The tensors that an iteration computes or reads, without results of other loops."""
         computed = [x for n, (_, x) in enumerate(self.body.outputs) if not self._is_read(n)]
-        return set(topological(computed, given=tuple(self.sources)))
+        return set(topological(computed, leaves=tuple(self.sources)))
 
     def _is_read(self, number: int) -> bool:
         """Whether a result is read from another loop. New states are always computed."""
@@ -110,7 +110,7 @@ class _Loop(Recurrence):
 
         Loops that read from this one are rebuilt later.
         """
-        number = [one for _, one in self.results()].index(tensor)
+        number = [result for _, result in self.results()].index(tensor)
         stack = self._result(number)
         if number >= self.states:
             return stack
@@ -120,7 +120,7 @@ class _Loop(Recurrence):
 
     def results(self) -> list[tuple[str, Tensor]]:
         """The results of the rebuilt loop by name: those still computed, and the kept tensors."""
-        results = [one for n, one in enumerate(self.body.outputs) if not self._is_read(n)]
+        results = [output for n, output in enumerate(self.body.outputs) if not self._is_read(n)]
         names, returned = {name for name, _ in results}, {tensor for _, tensor in results}
         for tensor in self.tensors:
             if tensor in self.kept and tensor not in returned:
@@ -143,10 +143,10 @@ class _Loop(Recurrence):
                 element = leaf(_unused("kept", names), "input", original.shape, original.dtype)
                 read.append((element, sequence))
                 replaced |= dict.fromkeys(tensors, element)
-            used = [one for one in sequences if one[0] in needed] + read
+            used = [pair for pair in sequences if pair[0] in needed] + read
             # If no sequence is used, one stays, because its length is the number of iterations.
             sequences = used or sequences[-1:]
-            constants = [one for one in constants if one[0] in needed]
+            constants = [pair for pair in constants if pair[0] in needed]
 
         def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
             return replaced[node] if node in replaced else rebuild(node, operands)

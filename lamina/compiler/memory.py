@@ -140,8 +140,8 @@ def _lifetimes(
     for repeat in repeats:
         inside = range(repeat.first, repeat.last)
         repeated = steps[repeat.first : repeat.last]
-        used = [(one.buffer, one.index) for step in repeated for one in stores_of(step)]
-        used += [(one.buffer, one.index) for step in repeated for one in step.loads]
+        used = [(store.buffer, store.index) for step in repeated for store in stores_of(step)]
+        used += [(load.buffer, load.index) for step in repeated for load in step.loads]
         lasting = {buffer for buffer, index in used if repeat.axis in axes_of(index)}
         for name in first:
             # A buffer lives during all iterations if one iteration leaves it for another, or if it
@@ -163,8 +163,8 @@ def _regions(
 ) -> list[_Region]:
     region_of: dict[str, _Region] = {}
     regions: list[_Region] = []
-    for lifetime in sorted(lifetimes.values(), key=lambda one: one.first):
-        name = lifetime.buffer.name
+    for name in sorted(lifetimes, key=lambda buffer: lifetimes[buffer].first):
+        lifetime = lifetimes[name]
         for operand in sorted(_replaceable(lifetime, steps[lifetime.first], lifetimes)):
             region = region_of[operand]
             if region.lifetimes[-1].buffer.name == operand:
@@ -239,9 +239,9 @@ def _pack(
     else:
         concurrent = [
             [
-                other
-                for other, one in enumerate(regions)
-                if other != number and one.first <= region.last and region.first <= one.last
+                n
+                for n, other in enumerate(regions)
+                if n != number and other.first <= region.last and region.first <= other.last
             ]
             for number, region in enumerate(regions)
         ]

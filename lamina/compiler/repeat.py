@@ -75,26 +75,26 @@ class _Loop(Recurrence):
                 before.append(_copy(nothing, start, self._buffers.buffer_of, "empty"))
         return before
 
-    def given(self, graph: Graph) -> dict[Tensor, Location]:
+    def locations(self, graph: Graph) -> dict[Tensor, Location]:
         """The locations of an iteration's inputs: states, elements of sequences, constants."""
-        given: dict[Tensor, Location] = {}
+        locations: dict[Tensor, Location] = {}
         for number, leaf in enumerate(graph.inputs[: self.states]):
             row = self.time + 1 if self.reverse else self.time
-            given[leaf] = IterationRow(
+            locations[leaf] = IterationRow(
                 named(self.stacks[number]), row * size_of(static(leaf.shape))
             )
-        locations: dict[Tensor, Location] = {
-            one: named(buffer) for one, buffer in self._buffers.buffer_of.items()
+        buffers: dict[Tensor, Location] = {
+            tensor: named(buffer) for tensor, buffer in self._buffers.buffer_of.items()
         }
 
         def pulling(operand: Tensor, time: Coordinates) -> Location:
-            return lambda coordinates: Puller(locations).pull(operand, (*time, *coordinates))
+            return lambda coordinates: Puller(buffers).pull(operand, (*time, *coordinates))
 
         others = zip(graph.inputs[self.states :], self.operands[self.states :], strict=True)
         for number, (leaf, operand) in enumerate(others):
             # The element of a sequence at the iteration's time, or a constant.
-            given[leaf] = pulling(operand, (self.time,) if number < self.sequences else ())
-        return given
+            locations[leaf] = pulling(operand, (self.time,) if number < self.sequences else ())
+        return locations
 
     def iteration_steps(self, fused: Fused) -> list[Step]:
         """The steps of one iteration."""
@@ -140,7 +140,7 @@ def lower_repeating(
     before = loop.first_rows(graph)
     steps: list[Step] = []
     if loop.length:
-        steps = loop.iteration_steps(fuse(graph, target, given=loop.given(graph)))
+        steps = loop.iteration_steps(fuse(graph, target, locations=loop.locations(graph)))
     buffers.buffer_of |= {tensor: loop.stacks[number] for number, tensor in loop.results.items()}
     return before, steps, loop.axis
 

@@ -158,7 +158,7 @@ def _chosen(graph: Graph, target: Target) -> set[_Rounding]:
     for node in nodes:
         if isinstance(node.op.lowering, Contracting):
             ends = [_end(operand, roundings) for operand in node.operands]
-            read = [one for one in ends if one is not None]
+            read = [end for end in ends if end is not None]
             for end in read if len(read) == len(ends) else ():
                 if end in roundings and _size(end):
                     extents: dict[str, int] = {}

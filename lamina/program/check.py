@@ -122,7 +122,7 @@ def _check_repeats(program: Program) -> None:
 def _check_prepared(program: Program) -> None:
     """The steps that a run may omit: they fill temporaries that live on after the last step."""
     _check_number("prepared", program.prepared, 0, program.name)
-    ends = {one.buffer: one.last for one in program.plan.allocations}
+    ends = {allocation.buffer: allocation.last for allocation in program.plan.allocations}
     for step in program.steps[: program.prepared]:
         read = {program.buffers[name].kind for name in reads_of(step)}
         if not read <= {"parameter", "state"}:
@@ -285,7 +285,7 @@ def _check_plan(program: Program) -> None:
     if len(positions) < len(plan.allocations):
         raise InternalError("a buffer has several allocations in the arena")
     _check_apart(plan.allocations, positions)
-    allocated = {one.buffer: one.bytes for one in plan.allocations}
+    allocated = {allocation.buffer: allocation.bytes for allocation in plan.allocations}
     for buffer in program.of_kind("temporary"):
         if buffer.bytes > allocated.get(buffer.name, 0):
             raise InternalError(f"there is no room in the arena for {buffer}")
@@ -295,7 +295,7 @@ def _check_plan(program: Program) -> None:
 
 def _check_alive(program: Program) -> None:
     """Checks that buffers are allocated in the arena whenever they are used."""
-    allocations = {one.buffer: one for one in program.plan.allocations}
+    allocations = {allocation.buffer: allocation for allocation in program.plan.allocations}
 
     def check(name: str, first: int, last: int, where: str) -> None:
         allocation = allocations.get(name)
@@ -340,7 +340,7 @@ def _check_apart(allocations: Sequence[Allocation], positions: Mapping[str, int]
     """Sweeps over the steps with the live allocations, sorted by position."""
     alive: list[tuple[int, int, int]] = []
     ending: list[tuple[int, tuple[int, int, int]]] = []
-    numbers = {one.buffer: number for number, one in enumerate(allocations)}
+    numbers = {allocation.buffer: number for number, allocation in enumerate(allocations)}
 
     def extent(number: int) -> tuple[int, int, int]:
         start = positions[allocations[number].buffer]

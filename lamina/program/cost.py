@@ -93,8 +93,8 @@ def space_of(step: Step) -> str:
     """
     if isinstance(step, Chain):
         b, m, k = step.extents
-        lengths = [*(one.axes for one in step.products), *(one.n for one in step.sums)]
-        of_each = ", ".join(str(size_of([one.extent for one in axes])) for axes in lengths)
+        lengths = [*(product.axes for product in step.products), *(total.n for total in step.sums)]
+        of_each = ", ".join(str(size_of([axis.extent for axis in axes])) for axes in lengths)
         return f"{f'{b} of ' if b > 1 else ''}{m} x {k} : {of_each}"
     if isinstance(step, Contraction):
         b, m, n, k = step.extents

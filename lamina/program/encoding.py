@@ -138,7 +138,7 @@ class _Rows:
                 pending += reversed(missing)
                 continue
             pending.pop()
-            row = (kind, *(self._number(one) for one in values))
+            row = (kind, *map(self._number, values))
             self._alive.append(top)
             self._row_of[id(top)] = self._row(row, list(row))
         return self._number(value)

@@ -107,9 +107,9 @@ def parallel_axes(program: Program, number: int) -> tuple[Axis, ...]:
         for axis in inner_axes(stage)
     }
     shared = [
-        (step.stages[one.reading], step.stages[one.writing])
-        for one in overlaps(step, memory, repeated)
-        if one.reading != one.writing
+        (step.stages[overlap.reading], step.stages[overlap.writing])
+        for overlap in overlaps(step, memory, repeated)
+        if overlap.reading != overlap.writing
     ]
     stored = [(stage, store) for stage in step.stages for store in stage_stores(stage)]
     shared += [

@@ -79,20 +79,19 @@ class Rewrite:
 
     def record(self, record: _Record) -> _Record:
         """A step, or a part of a step."""
-        given: Any = record
         new: dict[str, Any] = {}
         for name in _REWRITTEN[type(record)]:
-            value: Any = getattr(given, name)
+            value: Any = getattr(record, name)
             if name == "index":
-                new["buffer"], new["index"] = self._location(given.buffer, value)
+                new["buffer"], new["index"] = self._location(cast(Any, record).buffer, value)
             elif isinstance(value, tuple):
                 new[name] = self.records(cast(tuple[Any, ...], value))
             else:
                 new[name] = self.index(value) if isinstance(value, Index) else self.scalar(value)
         if isinstance(record, steps.Contraction):
-            for name in ("left_windows", "right_windows"):
-                windows: tuple[Sliding, ...] = getattr(record, name)
-                new[name] = tuple(one for one in windows if one.axes.isdisjoint(self._axes))
+            for key in ("left_windows", "right_windows"):
+                windows: tuple[Sliding, ...] = getattr(record, key)
+                new[key] = tuple(window for window in windows if window.axes.isdisjoint(self._axes))
         return replace(record, **new)
 
     def records(self, records: Sequence[_Record]) -> tuple[_Record, ...]:

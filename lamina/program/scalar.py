@@ -329,7 +329,7 @@ def indices_of(scalar: Scalar) -> tuple[Index, ...]:
     """The index expressions of the scalar itself, not of its operands."""
     if isinstance(scalar, Load):
         bounds = scalar.bounds
-        return (scalar.index, *[one.index for one in bounds]) if bounds else (scalar.index,)
+        return (scalar.index, *[bound.index for bound in bounds]) if bounds else (scalar.index,)
     if isinstance(scalar, Position):
         return (scalar.index,)
     if isinstance(scalar, Within):

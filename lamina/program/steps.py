@@ -384,11 +384,12 @@ class Contraction(_Cached):
 
     def __str__(self) -> str:
         space = "; ".join(_over(group) for group in (self.batch, self.m, self.n) if group)
+        k = self.k
         lines = [
             f"contraction {self.name} over ({space})",
-            f"  {self.result} = sum({_over(self.k)}) {self.left} * {self.right}",
-            *(f"  {one.kind(self.k)}, windows of left: {one}" for one in self.left_windows),
-            *(f"  {one.kind(self.k)}, windows of right: {one}" for one in self.right_windows),
+            f"  {self.result} = sum({_over(k)}) {self.left} * {self.right}",
+            *(f"  {window.kind(k)}, windows of left: {window}" for window in self.left_windows),
+            *(f"  {window.kind(k)}, windows of right: {window}" for window in self.right_windows),
         ]
         return "\n".join(lines + [f"  {line}" for line in _store_lines(self.stores)])
 
@@ -498,10 +499,10 @@ class Chain(_Cached):
         space = "; ".join(_over(group) for group in (self.batch, self.m) if group)
         lines = [f"chain {self.name} over ({space}), {_over(self.k)}"]
         lines += [
-            f"  {one.result} = sum({_over(one.axes)}) {one.left} * {one.right}"
-            for one in self.products
+            f"  {product.result} = sum({_over(product.axes)}) {product.left} * {product.right}"
+            for product in self.products
         ]
-        lines += [f"  {one}" for one in (*self.reductions, *_store_lines(self.stores))]
+        lines += [f"  {line}" for line in (*self.reductions, *_store_lines(self.stores))]
         for total in self.sums:
             over = f"for {_over(total.n)}: " if total.n else ""
             product = f"{total.weight} * {total.right}"

@@ -60,8 +60,7 @@ def plot_plan(
         peak_bytes: the size of the arena.
         lower_bound_bytes: the most bytes alive in any one step.
         persistent: name -> bytes outside the arena; drawn from the bottom upwards.
-        edges: offsets at which one block of the arena ends and the next one begins; lines are
-            drawn there.
+        edges: offsets of the borders between blocks of the arena; a line is drawn at each.
 
     Raises:
         DataError: if there are no steps.

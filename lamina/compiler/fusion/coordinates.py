@@ -77,10 +77,10 @@ def _is_worth_storing(
         evaluations=evaluations,
         # Smaller tensors below it count by their size.
         operations=sum(
-            min(size_of(static(one.shape)) / size, 1.0) * operations.with_gathers(one)
-            for one in expression.computed
+            min(size_of(static(tensor.shape)) / size, 1.0) * operations.with_gathers(tensor)
+            for tensor in expression.computed
         ),
-        reads_only_leaves=all(is_leaf(one) for one in expression.sources),
+        reads_only_leaves=all(is_leaf(source) for source in expression.sources),
     )
 
 
@@ -137,19 +137,20 @@ class _Reads:
         lowering, operands = node.op.lowering, read_operands(node)
         if isinstance(lowering, Elementwise):
             return [
-                (one, broadcast_coordinates(coordinates, static(one.shape))) for one in operands
+                (tensor, broadcast_coordinates(coordinates, static(tensor.shape)))
+                for tensor in operands
             ]
         if not isinstance(lowering, Movement | Generator):
-            return [(one, _own_coordinates(one)) for one in operands]
+            return [(tensor, _own_coordinates(tensor)) for tensor in operands]
         if not size_of(static(node.shape)):
             return []
         reads: list[tuple[Tensor, Coordinates]] = []
 
         def pull(operand: int, at: Coordinates) -> Scalar:
-            one = node.operands[operand]
-            reads.append((one, at))
+            tensor = node.operands[operand]
+            reads.append((tensor, at))
             # Equal names stand for equal scalars, in indices that are read from data.
-            return Local(f"r{self._number((one, at))}", one.dtype)
+            return Local(f"r{self._number((tensor, at))}", tensor.dtype)
 
         lowering.scalar(node, coordinates, pull)
         return reads

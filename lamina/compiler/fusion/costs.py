@@ -86,7 +86,7 @@ class Operations:
             scalar = lowering.scalar(node, origin, lambda operand, _: probes[operand])
         else:
             return 0.0
-        primitives = [one.primitive for one in postorder(scalar) if isinstance(one, Apply)]
+        primitives = [call.primitive for call in postorder(scalar) if isinstance(call, Apply)]
         return UNIT_BYTES * sum(map(primitive_costs.cost_of_primitive, primitives))
 
 
@@ -227,10 +227,10 @@ class Expression:
         """
         if size_of(static(node.shape)) > 1 and not self.large_sources(node):
             return True
-        computed = self.computed
-        casts = [one for one in computed if one.op is CAST]
-        moved = all(one in casts or isinstance(one.op.lowering, Movement) for one in computed)
-        return moved and any(one.dtype.is_half for one in casts) and all(map(is_leaf, self.sources))
+        lowerings = [tensor.op.lowering for tensor in self.computed if tensor.op is not CAST]
+        moved = all(isinstance(lowering, Movement) for lowering in lowerings)
+        rounded = any(tensor.op is CAST and tensor.dtype.is_half for tensor in self.computed)
+        return moved and rounded and all(map(is_leaf, self.sources))
 
     def large_sources(self, node: Tensor) -> list[Tensor]:
         """The sources that do not stay in a cache while the tensor is computed."""

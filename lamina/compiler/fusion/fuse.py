@@ -95,14 +95,14 @@ def fuse(
     graph: Graph,
     target: Target,
     *,
-    given: Mapping[Tensor, Location] | None = None,
+    locations: Mapping[Tensor, Location] | None = None,
     stored: frozenset[Tensor] = frozenset(),
 ) -> Fused:
     """Divides a simplified graph into groups and orders them.
 
-    Tensors of `stored` are stored at any cost; `given` leaves have no buffer.
+    Tensors of `stored` are stored at any cost; leaves with `locations` have no buffer.
     """
-    distinct, groups = _separate(graph, target, given or {}, stored)
+    distinct, groups = _separate(graph, target, locations or {}, stored)
     groups.begin_joining()
     for join in JOIN_PASSES:
         join(groups)
@@ -117,18 +117,18 @@ def fuse(
 
 
 def _separate(
-    graph: Graph, target: Target, given: Mapping[Tensor, Location], stored: frozenset[Tensor]
+    graph: Graph, target: Target, locations: Mapping[Tensor, Location], stored: frozenset[Tensor]
 ) -> tuple[DistinctResults, Groups]:
     """Each anchor in a separate group, with no leaf overwritten before its last reader."""
     blocked: set[Tensor] = set()
     while True:
         distinct = with_distinct_results(graph, blocked)
-        context = PassContext(distinct, target, Views(given), stored)
+        context = PassContext(distinct, target, Views(locations), stored)
         anchors: Anchors = {}
         for choose in ANCHOR_PASSES:
             anchors = choose(context, anchors)
         ordered = [node for node in context.nodes if node in anchors]
-        groups = Groups(distinct, ordered, target, given, stored)
+        groups = Groups(distinct, ordered, target, locations, stored)
         more = groups.blocked()
         if not more:
             return distinct, groups

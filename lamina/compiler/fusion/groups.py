@@ -59,7 +59,7 @@ class Groups:
         distinct: DistinctResults,
         anchors: Iterable[Tensor],
         target: Target,
-        given: Mapping[Tensor, Location],
+        locations: Mapping[Tensor, Location],
         operands: frozenset[Tensor] = frozenset(),
     ) -> None:
         self.target = target
@@ -68,27 +68,27 @@ class Groups:
         self.anchors = dict.fromkeys(anchors)
         self.results = frozenset(distinct.graph.roots)
         self.order = {node: number for number, node in enumerate(distinct.graph.nodes())}
-        self.sources = {one: boundary(one.operands, self.anchors) for one in self.anchors}
+        self.sources = {anchor: boundary(anchor.operands, self.anchors) for anchor in self.anchors}
         self.users: dict[Tensor, set[Tensor]] = {anchor: set() for anchor in self.anchors}
         for anchor, sources in self.sources.items():
             for source in sources:
                 self.users.setdefault(source, set()).add(anchor)
         # Numbers are omitted: they become literals in expressions.
         read = {
-            anchor: dict.fromkeys(one for one in sources if not is_number(one))
+            anchor: dict.fromkeys(source for source in sources if not is_number(source))
             for anchor, sources in self.sources.items()
         }
-        self._trials = Trials(read, self.in_place, given)
+        self._trials = Trials(read, self.in_place, locations)
         self.members: dict[int, tuple[Tensor, ...]] = {}
         self.group_of: dict[Tensor, int] = {}
         self.large_sources: dict[int, set[Tensor]] = {}
         recurrences: dict[object, int] = {}
-        for number, anchor in enumerate(self.anchors):
+        for number, (anchor, sources) in enumerate(self.sources.items()):
             if isinstance(anchor.op.lowering, Repeating):
                 number = recurrences.setdefault(loop_key(anchor), number)
             self.group_of[anchor] = number
             self.members[number] = (*self.members.get(number, ()), anchor)
-            large_sources = {one for one in self.sources[anchor] if size_of(static(one.shape)) > 1}
+            large_sources = {source for source in sources if size_of(static(source.shape)) > 1}
             self.large_sources[number] = self.large_sources.get(number, set()) | large_sources
         before: dict[int, set[int]] = {number: set() for number in self.members}
         for anchor, number in self.group_of.items():
@@ -96,7 +96,7 @@ class Groups:
             if anchor in self.in_place:
                 # An anchor that overwrites a leaf comes after all readers of the leaf.
                 earlier |= self.users.get(self.in_place[anchor], set()) - {anchor}
-            before[number] |= {self.group_of[one] for one in earlier} - {number}
+            before[number] |= {self.group_of[node] for node in earlier} - {number}
         self.predecessors: Mapping[int, AbstractSet[int]] = before
 
     def blocked(self) -> set[Tensor]:

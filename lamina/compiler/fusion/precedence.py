@@ -37,10 +37,10 @@ class Precedence:
     def has_between(self, first: int, second: int) -> bool:
         """Whether a third group must run between two groups."""
         return any(
-            self._before[one] & self._bits[start]
+            self._before[predecessor] & self._bits[start]
             for start, end in ((first, second), (second, first))
-            for one in self.predecessors[end]
-            if one != start
+            for predecessor in self.predecessors[end]
+            if predecessor != start
         )
 
     def join(self, first: int, second: int) -> None:

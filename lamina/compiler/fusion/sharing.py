@@ -59,7 +59,7 @@ def _is_worth_storing(
     expression = expression_of(node, anchors) if times > 1 and size else None
     if expression is None or expression.takes_no_memory(node):
         return False
-    read = [one.dtype.itemsize for one in expression.large_sources(node)]
+    read = [source.dtype.itemsize for source in expression.large_sources(node)]
     return is_worth_sharing(
         target,
         elements=size,
@@ -67,8 +67,8 @@ def _is_worth_storing(
         steps=steps,
         times=times,
         other_bytes=sum(read) - max(read, default=0),
-        operations=sum(operations.of(one) for one in expression.computed),
-        reads_only_leaves=all(is_leaf(one) for one in expression.sources),
+        operations=sum(operations.of(tensor) for tensor in expression.computed),
+        reads_only_leaves=all(is_leaf(source) for source in expression.sources),
     )
 
 
@@ -81,7 +81,7 @@ class _Demand:
         consumers: dict[Tensor, set[Tensor]] = {}
         for node in reversed(context.nodes):
             if node not in anchors and not is_leaf(node):
-                readers = [{one} if one in anchors else consumers[one] for one in users[node]]
+                readers = [{user} if user in anchors else consumers[user] for user in users[node]]
                 # At most two are kept, because only the existence of several matters.
                 consumers[node] = set(islice(set[Tensor]().union(*readers), 2))
         # The tensors from which several anchors are computed, without those that are only sliced.

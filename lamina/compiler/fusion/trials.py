@@ -60,12 +60,12 @@ class Trials:
         self,
         sources: Mapping[Tensor, Collection[Tensor]],
         in_place: Mapping[Tensor, Tensor],
-        given: Mapping[Tensor, Location],
+        locations: Mapping[Tensor, Location],
     ) -> None:
         self._sources = sources
         self._in_place = in_place
-        self._given = given
-        self._signatures = SubgraphSignatures(given)
+        self._locations = locations
+        self._signatures = SubgraphSignatures(locations)
         self._alone: dict[Tensor, tuple[int, tuple[Tensor, ...]]] = {}
         self._steps: dict[Hashable, Step | None] = {}
 
@@ -84,12 +84,12 @@ class Trials:
     ) -> Step | None:
         inside = set(members)
         locations: dict[Tensor, Location] = {
-            one: self._given[one] if one in self._given else str(buffer_ids[self._buffer(one)])
+            source: self._locations.get(source) or str(buffer_ids[self._buffer(source)])
             for member in members
-            for one in self._sources[member]
-            if one not in inside
+            for source in self._sources[member]
+            if source not in inside
         }
-        outputs = {one: str(buffer_ids[self._buffer(one)]) for one in stored}
+        outputs = {tensor: str(buffer_ids[self._buffer(tensor)]) for tensor in stored}
         try:
             return lower_group(members, outputs, locations)
         except NotOneStep:
@@ -118,7 +118,7 @@ class Trials:
             for tensor in read:
                 if tensor in member_ids:
                     row.append(member_ids[tensor])
-                elif tensor not in self._given:
+                elif tensor not in self._locations:
                     row.append(-1 - buffer_ids.setdefault(self._buffer(tensor), len(buffer_ids)))
             rows.append(tuple(row))
         return tuple(rows), buffer_ids
@@ -130,10 +130,10 @@ class Trials:
 
 @final
 class SubgraphSignatures:
-    """Computes signatures with `given` tensors in them; only signatures of one object compare."""
+    """Signatures with the `by_identity` tensors in them; only signatures of one object compare."""
 
-    def __init__(self, given: Container[Tensor] = ()) -> None:
-        self._given = given
+    def __init__(self, by_identity: Container[Tensor] = ()) -> None:
+        self._by_identity = by_identity
         self._kinds: dict[Hashable, int] = {}
         self._kind_of: dict[Tensor, int] = {}
         self._signatures: dict[Hashable, int] = {}
@@ -153,7 +153,7 @@ class SubgraphSignatures:
                 continue
             elif node is not root and node in stored:
                 numbers[node] = len(rows)
-                rows.append((node.shape, node.dtype, node if node in self._given else None))
+                rows.append((node.shape, node.dtype, node if node in self._by_identity else None))
                 read.append(node)
                 continue
             elif node.operands:

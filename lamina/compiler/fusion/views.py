@@ -54,9 +54,9 @@ def boundary(nodes: Iterable[Tensor], anchors: Container[Tensor]) -> set[Tensor]
 class Views:
     """Decides whether tensors can be read through views, and keeps the answers."""
 
-    def __init__(self, given: Mapping[Tensor, Location]) -> None:
-        self._given = given
-        self._signatures = SubgraphSignatures(given)
+    def __init__(self, locations: Mapping[Tensor, Location]) -> None:
+        self._locations = locations
+        self._signatures = SubgraphSignatures(locations)
         self._tried: dict[int, bool] = {}
 
     def is_readable(self, operand: Tensor, anchors: Container[Tensor]) -> bool:
@@ -80,7 +80,7 @@ class Views:
         return None
 
     def _is_view(self, operand: Tensor, stored: Iterable[Tensor]) -> bool:
-        locations: dict[Tensor, Location] = {one: self._given.get(one, "") for one in stored}
+        locations: dict[Tensor, Location] = {node: self._locations.get(node, "") for node in stored}
         signature, _ = self._signatures.of(operand, locations)
         if signature not in self._tried:
             self._tried[signature] = is_view(operand, locations)

@@ -152,12 +152,12 @@ def _loop_space(members: Sequence[Tensor]) -> Space:
     else:
         largest = max(members, key=lambda m: m.rank)
         outer, inner = numbered_axes("i", static(largest.shape)), ()
-    patterns = [_pattern(one) for one in reductions]
-    if any(one != patterns[0] for one in patterns):
+    patterns = [_pattern(reduction) for reduction in reductions]
+    if any(pattern != patterns[0] for pattern in patterns):
         raise NotOneStep
     outer_size = size_of([axis.extent for axis in outer])
     full_size = outer_size * size_of([axis.extent for axis in inner])
-    flags = [[combined for _, combined in one] for one in patterns]
+    flags = [[combined for _, combined in pattern] for pattern in patterns]
     full: set[Tensor] = set()
     for member in members:
         size = size_of(static(member.shape))
