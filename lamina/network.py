@@ -153,14 +153,14 @@ class Network(Named):
         Returns:
             A tensor, or a tuple where the network has several outputs.
         """
-        given = self._given(operands)
+        operand_of = self._operand_of(operands)
 
         def name_within(node: Tensor) -> str | None:
             if self.name is None:
                 return node.attributes["name"]
             return f"{self.name}.{self._names[node][0]}"
 
-        new = applied(self.nodes, given, name_within)
+        new = applied(self.nodes, operand_of, name_within)
         outputs = tuple(new[tensor] for tensor in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -173,22 +173,22 @@ class Network(Named):
                 where=str(Origin("Network.forward", source_line())),
                 advice="A network is applied like a layer, net(x); lm.Model(net) computes numbers.",
             )
-        outputs = traced_within(scope, self._given(operands), self.outputs, self._names)
+        outputs = traced_within(scope, self._operand_of(operands), self.outputs, self._names)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _given(self, operands: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-        """The operands by the inputs; raises DefinitionError or ShapeError if they do not fit."""
+    def _operand_of(self, operands: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+        """The operand of each input; raises DefinitionError or ShapeError if they do not fit."""
         if len(operands) != len(self.inputs):
             raise DefinitionError(
                 "the network is applied to a wrong number of tensors",
                 facts=(("expected", str(len(self.inputs))), ("found", str(len(operands)))),
                 where=source_line(),
             )
-        for number, (declared, given) in enumerate(zip(self.inputs, operands, strict=True)):
-            if isinstance(cast(object, given), Tensor) and given.shape != declared.shape:
+        for number, (declared, operand) in enumerate(zip(self.inputs, operands, strict=True)):
+            if isinstance(cast(object, operand), Tensor) and operand.shape != declared.shape:
                 raise ShapeError(
                     f"input {number} of the applied network has another shape",
-                    facts=(("expected", shape_text(declared.shape)), ("found", described(given))),
+                    facts=(("expected", shape_text(declared.shape)), ("found", described(operand))),
                     where=source_line(),
                     advice=f"The network was defined for that shape, at {declared.origin.source}.",
                 )
@@ -230,7 +230,7 @@ class Network(Named):
                 input_dtypes=arriving,
             )
         # A new table each time: other threads may read the old one. The latest is the last.
-        kept = [one for one in self._traces.items() if one[0] != key]
+        kept = [pair for pair in self._traces.items() if pair[0] != key]
         self._traces = dict([*kept[-_MOST_TRACES + 1 :], (key, traced)])
         return traced
 

@@ -79,15 +79,15 @@ def decoded(kind: Any, value: Any) -> Any:
     """A value of a kind, made of what JSON keeps of it: tuples are lists, records are objects."""
     if isinstance(kind, type) and hasattr(kind, "__dataclass_fields__"):
         kinds = _kinds_of(kind)
-        return kind(**{name: decoded(kinds[name], one) for name, one in value.items()})
+        return kind(**{name: decoded(kinds[name], item) for name, item in value.items()})
     inner = get_args(kind)
     if value is None or not inner:
         return value
     if get_origin(kind) is tuple:
-        items = value if inner[0] is int else [decoded(inner[0], one) for one in value]
+        items = value if inner[0] is int else [decoded(inner[0], item) for item in value]
         return tuple(items)
     if get_origin(kind) is Mapping:
-        return {name: decoded(inner[1], one) for name, one in value.items()}
+        return {name: decoded(inner[1], item) for name, item in value.items()}
     return decoded(inner[0], value)
 
 
@@ -184,9 +184,9 @@ def _init(cls: Any) -> Any:
 def _comparison(cls: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`__eq__` and `__hash__`, by the values of the fields."""
     every: tuple[Field[Any], ...] = fields(cls)
-    compared = _values_of([one.name for one in every if one.compare])
-    by_hash = (one for one in every if (one.compare if one.hash is None else one.hash))
-    hashed = _values_of([one.name for one in by_hash])
+    compared = _values_of([member.name for member in every if member.compare])
+    keys = (member for member in every if (member.compare if member.hash is None else member.hash))
+    hashed = _values_of([member.name for member in keys])
 
     def __eq__(self: object, other: object) -> Any:
         same = other.__class__ is self.__class__

@@ -146,8 +146,8 @@ def without_init(cls: type, problem: str) -> DefinitionError:
     init: Any = cls.__init__
     if isinstance(init, FunctionType) and not _is_own(init.__module__):
         parameters = list(inspect.signature(init).parameters.values())[1:]
-        named = (one for one in parameters if one.kind not in (one.VAR_POSITIONAL, _ANY))
-        typed = (x.replace(annotation=object) if x.annotation is x.empty else x for x in named)
+        named = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, _ANY))
+        typed = (p.replace(annotation=object) if p.annotation is p.empty else p for p in named)
         usual = "a field for each attribute, such as first: lm.Layer = lm.Linear(3)"
         advice += f", and in it, in place of __init__: {'; '.join(map(str, typed)) or usual}"
     return DefinitionError(
@@ -257,10 +257,10 @@ class Interface:
             advice = spelling([f"{self.name}()"], f"{lacking}=missing")
         else:
             positional = values[1:] if method else values
-            are_data = [
-                isinstance(one, list | dict) or hasattr(one, "__array__") for one in positional[:2]
-            ]
-            if len(are_data) > 1 and all(are_data):
+            pair = positional[:2]
+            if len(pair) > 1 and all(
+                isinstance(value, list | dict) or hasattr(value, "__array__") for value in pair
+            ):
                 advice = spelling([f"({option})" for option in self.accepted], "targets")
             if not advice and problem.startswith("too many positional"):
                 if self.owner is not None:

@@ -46,7 +46,7 @@ def advice_on_call(callee: Interface, values: Sequence[Any], options: Mapping[st
     listed = spellings_by_owner().get(here, {})
     meanings = {name: words[0] for name, words in listed.items() if name[0] == "("}
     # PyTorch's optimizers, written without the parameters, come last.
-    without = [f"({one.removeprefix('(params ')}" for one in meanings if one.startswith("(params ")]
+    without = [name.replace("(params ", "(") for name in meanings if "(params " in name]
     signatures = [*meanings, f"([{' '.join(callee.accepted)}])", *without]
     calls: dict[str, str] = {}
     for signature in signatures:
@@ -59,9 +59,9 @@ def advice_on_call(callee: Interface, values: Sequence[Any], options: Mapping[st
     if written and (values or not calls):
         return written
     if not calls:
-        given = dict(zip(_names(signatures[len(meanings) - 1])[0], values, strict=False))
-        given |= {**dict(zip(callee.positional, values, strict=False)), **options}
-        texts = [_on_value(callee, name, value) for name, value in given.items()]
+        arguments = dict(zip(_names(signatures[len(meanings) - 1])[0], values, strict=False))
+        arguments |= {**dict(zip(callee.positional, values, strict=False)), **options}
+        texts = [_on_value(callee, name, value) for name, value in arguments.items()]
         return next((text for text in texts if text.endswith(".")), "")
     ambiguous = len(calls) > 1 and any(" " in meaning for meaning in meanings.values())
     if ambiguous and values and not _is_unlikely(callee.name, values):
@@ -129,15 +129,15 @@ class _Translation:
     def of(self, values: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, Collection[str]]:
         """A call in Lamina's spelling, and why arguments were left out or changed."""
         _require(len(values) <= len(self._names))
-        given = dict(zip(self._names, values, strict=False))
-        _require(not given.keys() & options.keys())
-        given |= options
+        arguments = dict(zip(self._names, values, strict=False))
+        _require(not arguments.keys() & options.keys())
+        arguments |= options
         required = self._names[: self._required]
-        _require(not values or given.keys() >= set(required))
-        if "height" in given and "width" in given:
-            given = {"size": (given.pop("height"), given.pop("width")), **given}
+        _require(not values or arguments.keys() >= set(required))
+        if "height" in arguments and "width" in arguments:
+            arguments = {"size": (arguments.pop("height"), arguments.pop("width")), **arguments}
         if "d_model" in self._names:
-            features, heads = given.get("d_model"), given.get("nhead")
+            features, heads = arguments.get("d_model"), arguments.get("nhead")
             if isinstance(features, int) and isinstance(heads, int):
                 _require(heads > 0 and features % heads == 0)
             else:
@@ -145,7 +145,7 @@ class _Translation:
         ours: dict[str, Any] = {}
         reasons: dict[str, None] = {}
         after = ""
-        for name, value in given.items():
+        for name, value in arguments.items():
             if name == "activation" and name not in self._callee.accepted:
                 after = self._layer_after(value)
                 reason = "an activation is a layer of its own" * bool(after)
@@ -154,7 +154,7 @@ class _Translation:
                 _require(not ours.keys() & read.keys())
                 ours |= read
             reasons |= {reason: None} if reason else {}
-        if "nhead" in given and "hidden" not in ours:
+        if "nhead" in arguments and "hidden" not in ours:
             ours["hidden"] = 2048
             reasons["hidden is 2048 by default in PyTorch"] = None
         return self._text(ours) + after, reasons

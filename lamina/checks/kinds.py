@@ -346,9 +346,9 @@ class FilePath(Kind):
     """A path, as text or as an object of pathlib."""
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
-        given: object = value
-        is_path = isinstance(given, str | os.PathLike)
-        text = cast(object, os.fspath(cast(Any, given)) if is_path else None)
+        path: object = value
+        is_path = isinstance(path, str | os.PathLike)
+        text = cast(object, os.fspath(cast(Any, path)) if is_path else None)
         if not isinstance(text, str):
             raise Misfit("the path of a file", '{name}="..."')
         if not text or "\0" in text:

@@ -248,11 +248,11 @@ def _table(coding: Coding, frame: Any, columns: tuple[Column, ...]) -> Mapping[s
     return table
 
 
-def _require_columns(coding: Coding, names: Sequence[str], given: Collection[Any]) -> None:
-    """Requires columns of these names, in a table that has the given ones."""
-    absent = [name for name in names if name not in map(str, given)]
+def _require_columns(coding: Coding, names: Sequence[str], columns: Collection[Any]) -> None:
+    """Requires columns of these names among the columns of a table."""
+    absent = [name for name in names if name not in map(str, columns)]
     inputs = [column.name for column in coding.columns if column.name in absent]
-    column_names = ", ".join(map(str, given)) or "none"
+    column_names = ", ".join(map(str, columns)) or "none"
     if inputs:
         raise DataError(
             "columns are missing",

@@ -78,12 +78,12 @@ def missing(values: Array) -> Array:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
 
 
-def require_float32(name: str, numbers: Array, given: Array, where: Where = in_row) -> None:
+def require_float32(name: str, numbers: Array, unscaled: Array, where: Where = in_row) -> None:
     """Requires float64 numbers that are finite in float32; NaN is a missing one."""
     broken = np.flatnonzero(np.abs(numbers) > LARGEST)
     if len(broken):
         row = int(broken[0])
-        number = f"{given[row]:g} {where(row)}"
+        number = f"{unscaled[row]:g} {where(row)}"
         raise DataError(
             f"the column {name!r} has a number that float32 cannot hold",
             facts=(("expected", "numbers up to 3.4e+38"), ("found", number)),

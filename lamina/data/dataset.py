@@ -395,16 +395,15 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
     >>> as_dataset((np.zeros((2, 5), np.float32), np.ones((2, 1), np.float32)))
     2 examples: x f32[5], y f32[1]
     """
-    given = cast(object, value)  # callers without a type checker pass anything
-    if isinstance(given, Dataset):
-        return given
-    if is_sparse(given) or (is_buffer(given) and not isinstance(given, np.generic)):
-        return Dataset(cast(Array, given))
-    if isinstance(given, tuple) and len(cast(tuple[object, ...], given)) in (2, 3):
-        inputs, targets, *weights = cast(tuple[Any, ...], given)
+    data = cast(object, value)  # callers without a type checker pass anything
+    if isinstance(data, Dataset):
+        return data
+    if is_sparse(data) or (is_buffer(data) and not isinstance(data, np.generic)):
+        return Dataset(cast(Array, data))
+    if isinstance(data, tuple) and len(cast(tuple[object, ...], data)) in (2, 3):
+        inputs, targets, *weights = cast(tuple[Any, ...], data)
         return Dataset(inputs, targets, weights=weights[0] if weights else None)
-    other = cast(Any, value)
-    is_plain = isinstance(other, str | bytes | list | tuple | Mapping) or has_columns(other)
+    is_plain = isinstance(data, str | bytes | list | tuple | Mapping) or has_columns(value)
     advice = "Wrap it: lamina.data.Dataset(x, y). Several inputs make a tuple, ((a, b), y), or a "
     advice += "dict by their names, ({'image': a, 'age': b}, y)."
     if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not is_plain:
@@ -413,9 +412,9 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
             "It gives one example at a time; a loader makes batches of it, which fit takes: "
             "torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)."
         )
-    elif isinstance(given, str | os.PathLike):
+    elif isinstance(data, str | os.PathLike):
         advice = OF_A_PATH
-    elif isinstance(given, float):  # a share
+    elif isinstance(data, float):  # a share
         advice = spelling(["(validation)"], "validation_split")
     kind = type_text(value)
     facts = (("expected", "a Dataset, a pair (x, y) of arrays, or an array"), ("found", kind))

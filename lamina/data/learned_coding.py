@@ -117,8 +117,8 @@ def coded(
     decimal: str | None = None,
 ) -> Dataset:
     """The data set of a table that is trained on, with the coding that is learned from it."""
-    given = kinds or {}
-    absent = [name for name in (target, *given) if name is not None and name not in table]
+    kinds = kinds or {}
+    absent = [name for name in (target, *kinds) if name is not None and name not in table]
     if absent:
         advice = "Give the kinds of columns of this table."
         if absent[0] == target:
@@ -128,16 +128,16 @@ def coded(
             facts=(("found", ", ".join(table) or "no columns"),),
             advice=did_you_mean(nearest(absent[0], table)) or advice,
         )
-    inputs = ((n, _known_kind(n, cells, given.get(n))) for n, cells in table.items() if n != target)
+    inputs = ((n, _known_kind(n, cells, kinds.get(n))) for n, cells in table.items() if n != target)
     columns = tuple(_column(name, cells, words, gaps, standardise) for name, cells in inputs)
     if not columns:
         raise DataError("the table has no columns of inputs")
     first = next(iter(table))
     if first != target:
         doubt_index(first, table[first])
-    goal = None if target is None else target_column(target, table[target], given.get(target))
+    goal = None if target is None else target_column(target, table[target], kinds.get(target))
     for column in filter(None, (*columns, goal)):
-        if column.kind == "word" and column.name not in given:
+        if column.kind == "word" and column.name not in kinds:
             values = table[column.name]
             doubt_words(column.name, values, is_target=column is goal, decimal=decimal)
     with errors_at("Coding"):

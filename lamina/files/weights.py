@@ -85,18 +85,18 @@ class StateDict(Kind):
 _ARRAYS = ("arrays by name", "{'0.weight': array, ...}")
 
 
-def _advice_on_tables(given: Mapping[Any, Any]) -> str:
+def _advice_on_tables(weights: Mapping[Any, Any]) -> str:
     """The advice for a table that has tables of arrays as entries; "" if it has none."""
     tables = [
         name
-        for name, value in given.items()
+        for name, value in weights.items()
         if isinstance(value, Mapping)
         and value
         and all(hasattr(entry, "shape") for entry in cast(Mapping[Any, Any], value).values())
     ]
     if not tables:
         return ""
-    if len(tables) == len(given) > 1:
+    if len(tables) == len(weights) > 1:
         return "Join the names of nested tables: {'dense.kernel': array}."
     return f"The arrays are one of its entries: give state_dict[{tables[0]!r}]."
 

@@ -92,14 +92,15 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
     owners = [owner.__name__] if is_module else [base.__name__ for base in owner.__mro__]
     here = spelling(owners, name) or (_function(name) if "Tensor" in owners else "")
     if not here and owners == ["lamina.ops"]:  # a layer or a loss is a function there: logsigmoid
-        ours = {one.lower(): f"lm.{one}" for one in dir(sys.modules["lamina"]) if not one.islower()}
-        theirs = {one.lower(): texts[0] for one, texts in spellings_by_owner()["lamina"].items()}
+        exports = dir(sys.modules["lamina"])
+        ours = {export.lower(): f"lm.{export}" for export in exports if not export.islower()}
+        theirs = {word.lower(): texts[0] for word, texts in spellings_by_owner()["lamina"].items()}
         here = (theirs | ours).get(_folded(name), "")
-    public = [one for one in dir(owner) if not one.startswith("_")]
+    public = [attribute for attribute in dir(owner) if not attribute.startswith("_")]
     near = "" if here or not hasattr(owner, "__all__") else nearest(name, public)
     if not here and not near:
         # A name of another framework, misspelt.
-        elsewhere = {known for where in owners for known in spellings_by_owner().get(where, ())}
+        elsewhere = {word for where in owners for word in spellings_by_owner().get(where, ())}
         here = spelling(owners, nearest(name, elsewhere, _SAME))
     advice = did_you_mean(near) or sentence(here)
     return f"{problem}. {advice}" if advice else problem
@@ -118,7 +119,7 @@ def _function(name: str) -> str:
     parameters = [*inspect.signature(function).parameters.values()]
     names = [p.name for n, p in enumerate(parameters) if n == 0 or p.default is p.empty]
     called = {"left": "x", "right": "y"}
-    return f"lm.ops.{name}({', '.join(called.get(one, one) for one in names)})"
+    return f"lm.ops.{name}({', '.join(called.get(operand, operand) for operand in names)})"
 
 
 # The methods of classes that are meant by words, as Keras takes them.
@@ -130,8 +131,8 @@ def word_here(word: str, kind: str) -> str:
     """The call of the loss, optimizer or metric that a word means: `"mse"`; "" for none."""
     package, call = sys.modules["lamina"], spelling([f"{kind}="], word.lower())
     for method in _METHODS.get(kind, ()):
-        names = (one for one in dir(package) if _folded(one) == _folded(word))
-        called = (f"lm.{one}()" for one in names if hasattr(getattr(package, one), method))
+        names = (export for export in dir(package) if _folded(export) == _folded(word))
+        called = (f"lm.{export}()" for export in names if hasattr(getattr(package, export), method))
         call = call or next(called, "")
     return call
 

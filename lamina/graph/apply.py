@@ -36,22 +36,22 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
     Errors name the layer and source line.
     """
     try:
-        given = checked_attributes(op, operands, attributes)
-        shape, dtype = _inferred(op, operands, given)
+        plain = checked_attributes(op, operands, attributes)
+        shape, dtype = _inferred(op, operands, plain)
     except LaminaError as error:
         label = op.name.replace("_", " ").title().replace(" ", "")
         if not ORIGIN.get().path:
             # While a network is defined, the paths of operands do not count other branches yet.
             error.facts = with_final_paths(error.facts, operands)
         raise located(error, path_after(operands, label)) from None
-    return Tensor(op, operands, given, shape, dtype)
+    return Tensor(op, operands, plain, shape, dtype)
 
 
-def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) -> Attributes:
+def checked_attributes(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> Attributes:
     """The attributes in plain form; like the number of operands, checked against the record."""
     count, kinds = len(operands), op.attributes
-    if not given and not kinds and count == op.operands:
-        return given
+    if not attributes and not kinds and count == op.operands:
+        return attributes
     least, most = (op.operands,) * 2 if isinstance(op.operands, int) else op.operands
     if count < least or (most is not None and count > most):
         number = str(least) if least == most else f"{least} or more" if most is None else ""
@@ -59,15 +59,15 @@ def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) 
             f"{op.name}: the number of operands does not fit",
             facts=(("expected", number or f"{least} to {most}"), ("found", str(count))),
         )
-    if given.keys() != kinds.keys():
+    if attributes.keys() != kinds.keys():
         needed = [name for name, kind in kinds.items() if not isinstance(kind, MayLack)]
-        if not (given.keys() <= kinds.keys() and given.keys() >= set(needed)):
+        if not (attributes.keys() <= kinds.keys() and attributes.keys() >= set(needed)):
             raise DefinitionError(
                 f"{op.name}: the attributes do not fit",
-                facts=(("expected", _names(kinds)), ("found", _names(given))),
+                facts=(("expected", _names(kinds)), ("found", _names(attributes))),
             )
     changed: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in attributes.items():
         try:
             kept = kinds[name].read(value, operands)
         except Misfit as misfit:
@@ -75,7 +75,7 @@ def checked_attributes(op: Op, operands: tuple[Tensor, ...], given: Attributes) 
             raise refusal(misfit, name, value, subject=f"{op.name}: ", facts=facts) from None
         if kept is not value:
             changed[name] = kept
-    return {**given, **changed} if changed else given
+    return {**attributes, **changed} if changed else attributes
 
 
 def _names(of: Mapping[str, object]) -> str:
@@ -211,7 +211,7 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
             new[node] = rule(node, operands)
     finally:
         ORIGIN.reset(before)
-    if all(one is other for one, other in new.items()):
+    if all(node is replacement for node, replacement in new.items()):
         return graph
     return Graph(
         tuple(new[t] for t in graph.inputs),

@@ -117,12 +117,10 @@ def replaced_steps(
     replacements: Iterable[Sequence[Step]], repeats: Sequence[Repeat]
 ) -> tuple[list[Step], list[Repeat]]:
     """The steps that replace each step of a program, and the repeats of the new ones."""
-    steps: list[Step] = []
-    starts = [0]
-    for some in replacements:
-        steps += some
-        starts.append(len(steps))
-    return steps, [Repeat(one.axis, starts[one.first], starts[one.last]) for one in repeats]
+    groups = list(replacements)
+    starts = list(accumulate(map(len, groups), initial=0))
+    moved = [Repeat(repeat.axis, starts[repeat.first], starts[repeat.last]) for repeat in repeats]
+    return [step for group in groups for step in group], moved
 
 
 @frozen_dataclass

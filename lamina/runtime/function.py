@@ -54,8 +54,8 @@ class Function:
             LaminaError: if an array does not fit its input.
         """
         specs = [(tensor.shape, tensor.dtype) for tensor in self._network.inputs]
-        given = zip(converted(arrays, self._inputs, specs), specs, strict=True)
-        ready = [array.astype(dtype.numpy) for array, (_, dtype) in given]
+        inputs = zip(converted(arrays, self._inputs, specs), specs, strict=True)
+        ready = [array.astype(dtype.numpy) for array, (_, dtype) in inputs]
         batch = check_batch(ready, specs, self._inputs.labels) if ready else 1
         check_indices(self._index_checks, ready)
         with self._placement.lock.mutex:

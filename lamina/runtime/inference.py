@@ -109,8 +109,8 @@ class Inference:
             reader.begin(Plan(lambda batch: self._checked(batch.inputs), size, **limit))
             while (chunk := reader.take()) is not None:
                 for batch in (rows for group in chunk.groups for rows in group):
-                    rows = [one[batch] for one in chunk.arrays]
-                    key = len(batch), tuple(as_dtype(one.dtype) for one in rows)
+                    rows = [array[batch] for array in chunk.arrays]
+                    key = len(batch), tuple(as_dtype(array.dtype) for array in rows)
                     with self._parameters.lock.mutex:
                         results.append(self._run(rows, key))
                 reader.give_back(chunk)

@@ -76,7 +76,7 @@ class Snapshot:
         self._is_complete = False
         self._copies: dict[str, Memory] = {}
         self._values: dict[str, Array] = {}
-        needed = sum(size_of(one.shape) * one.dtype.itemsize for one in memories.values())
+        needed = sum(size_of(memory.shape) * memory.dtype.itemsize for memory in memories.values())
         available = engine.available_bytes()
         if available is not None and needed > available * _FRACTION:
             return

@@ -88,9 +88,9 @@ def _inputs_in(parent: Network, part: Network) -> list[int | None]:
             places |= {(layer, number) for number, operand in operands if operand is tensor}
         return places
 
-    parent_uses = [uses(parent, tensor) for tensor in parent.inputs]
-    part_uses = [uses(part, tensor) for tensor in part.inputs]
-    return [next((n for n, own in enumerate(parent_uses) if own & one), None) for one in part_uses]
+    numbered = [(n, uses(parent, tensor)) for n, tensor in enumerate(parent.inputs)]
+    in_part = [uses(part, tensor) for tensor in part.inputs]
+    return [next((n for n, sites in numbered if sites & used), None) for used in in_part]
 
 
 @final
@@ -203,14 +203,14 @@ class Parameters:
             ("states of layers", "state", self.states),
         )
         needs = [
-            need_of_tensors(what, kind, ((name, one.tensor) for name, one in group.items()))
+            need_of_tensors(what, kind, ((n, variable.tensor) for n, variable in group.items()))
             for what, kind, group in groups
         ]
         if drawn:
             # An initializer draws numbers of 64 bits.
             drawing = (
-                8 * size_of(static(one.tensor.shape)) * arrays_while_drawn(one.init)
-                for one in (self.variables | self.states).values()
+                8 * size_of(static(variable.tensor.shape)) * arrays_while_drawn(variable.init)
+                for variable in (self.variables | self.states).values()
             )
             needs.append(Need("drawing initial values", max(drawing, default=0)))
         require_room(

@@ -151,16 +151,16 @@ class Predictor:
         if self._all_bound is None:
             return self._checked(inputs, out)
         sources, results, run = self._all_bound
-        given = _tuple_of(inputs)
+        arrays = _tuple_of(inputs)
         if out is None:
             targets = tuple([np.empty(shape, dtype) for _, dtype, shape in results])
         else:
             targets = _tuple_of(out)
-        if not (_fit(given, sources) and _fit(targets, results, written=True)):
+        if not (_fit(arrays, sources) and _fit(targets, results, written=True)):
             return self._checked(inputs, out)
         if self._checks:
-            check_indices(self._checks, given)
-        for (source, _, _), array in zip(sources, given, strict=True):
+            check_indices(self._checks, arrays)
+        for (source, _, _), array in zip(sources, arrays, strict=True):
             source[...] = array
         self._run_settled(run)
         for (result, _, _), target in zip(results, targets, strict=True):
@@ -178,10 +178,10 @@ class Predictor:
         arrays, count = self._converted(inputs)
         targets = self._empty(count)
         if out is not None:
-            given = as_arrays(out, names_of_outputs(self._parameters.network))
-            for number, (target, like) in enumerate(zip(given, targets, strict=True)):
+            destinations = as_arrays(out, names_of_outputs(self._parameters.network))
+            for number, (target, like) in enumerate(zip(destinations, targets, strict=True)):
                 _check_target(target, number, like.shape, self._outputs[number].dtype)
-            targets = list(given)
+            targets = list(destinations)
         if count < self.batch_size and self._mixes_examples:
             self._run(count, arrays, targets)
             self._bind()
@@ -308,11 +308,11 @@ def _bound(array: Array) -> _Bound:
     return array, array.dtype, array.shape
 
 
-def _fit(given: Sequence[Any], bound: Sequence[_Bound], *, written: bool = False) -> bool:
+def _fit(arrays: Sequence[Any], bound: Sequence[_Bound], *, written: bool = False) -> bool:
     """Whether arrays have exactly the dtypes and shapes of a program's, and can be written."""
-    if len(given) != len(bound):
+    if len(arrays) != len(bound):
         return False
-    for array, (_, dtype, shape) in zip(given, bound, strict=True):
+    for array, (_, dtype, shape) in zip(arrays, bound, strict=True):
         if (
             array.__class__ is not np.ndarray
             or array.dtype is not dtype

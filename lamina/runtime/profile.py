@@ -45,7 +45,7 @@ def profiled(
 def _seconds_alone(plain: CompiledProgram, arrays: Sequence[Array], seconds: float) -> float:
     """The time of a run without clocks: the median, or the mean if runs overlap on a device."""
     executable, buffers = plain.executable, plain.program.buffers
-    outputs = sorted(plain.program.outputs, key=lambda one: buffers[one[1]].bytes)
+    outputs = sorted(plain.program.outputs, key=lambda output: buffers[output[1]].bytes)
 
     def wait() -> None:
         # Reading an output waits for the runs before.

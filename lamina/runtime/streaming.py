@@ -103,7 +103,7 @@ class Streamed:
                     self._load()
             finally:
                 outputs.append(finish())
-        return {name: np.concatenate([one[name] for one in outputs]) for name in recorded}
+        return {name: np.concatenate([output[name] for output in outputs]) for name in recorded}
 
     def release(self) -> None:
         for stage in self._stages:

@@ -116,9 +116,9 @@ class Workload:
         generator = np.random.default_rng(SEED)
         examples = self.examples or self.batch
         network = self.network()
-        (given,) = network.inputs
-        extents = (examples, *static(given.shape[1:]))
-        if given.dtype.is_float:
+        (tensor,) = network.inputs
+        extents = (examples, *static(tensor.shape[1:]))
+        if tensor.dtype.is_float:
             x = generator.standard_normal(extents, dtype="float32")
         else:
             limits = network.variables(float32).index_limits
