@@ -136,9 +136,9 @@ class Model(Named):
 
         Example:
             >>> decoder = lm.Sequential(lm.Input(2), lm.Linear(8))
-            >>> whole = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(2), decoder))
-            >>> part = whole.part(decoder)
-            >>> bool((part.parameters()["1.weight"] == whole.parameters()["2.weight"]).all())
+            >>> autoencoder = lm.Model(lm.Sequential(lm.Input(8), lm.Linear(2), decoder))
+            >>> part = autoencoder.part(decoder)
+            >>> bool((part.parameters()["1.weight"] == autoencoder.parameters()["2.weight"]).all())
             True
         """
         return Model.of_parameters(self._parameters.part(network))
@@ -249,8 +249,8 @@ class Model(Named):
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
         measured, examples = as_metrics(metrics), as_data(data, self.coding)
-        given = self._parameters, examples, as_loss(loss), measured
-        with evaluating(*given, batch_size=batch_size) as measure:
+        arguments = self._parameters, examples, as_loss(loss), measured
+        with evaluating(*arguments, batch_size=batch_size) as measure:
             assert measure is not None
             return summary(measure(), measured)
 

@@ -111,7 +111,7 @@ class Network(Named):
 
     @property
     def input_names(self) -> tuple[str | None, ...]:
-        """The names of the inputs, `lm.Input(4, name="age")`; None for one that was given none."""
+        """The names of the inputs, `lm.Input(4, name="age")`; None for an input without one."""
         return tuple(map(name_of, self.inputs))
 
     @property

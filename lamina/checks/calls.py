@@ -289,27 +289,27 @@ class Interface:
     def positional(self) -> tuple[str, ...]:
         """The parameters that may be passed by position."""
         parameters = self.signature.parameters.values()
-        return tuple(one.name for one in parameters if one.kind == one.POSITIONAL_OR_KEYWORD)
+        return tuple(p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD)
 
     @cached_property
     def required(self) -> frozenset[str]:
         parameters = self.signature.parameters.values()
-        return frozenset(one.name for one in parameters if one.default is one.empty)
+        return frozenset(p.name for p in parameters if p.default is p.empty)
 
     @cached_property
     def _usual(self) -> bool:
         """Whether all parameters may be passed by name."""
         usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return all(one.kind in usual for one in self.signature.parameters.values())
+        return all(p.kind in usual for p in self.signature.parameters.values())
 
     def _fits(self, values: Sequence[Any], options: Mapping[str, Any]) -> bool:
         """Whether the arguments fit the signature; False also if this quick check cannot tell."""
         # `Signature.bind` takes several times as long.
         if not self._usual or len(values) > len(self.positional):
             return False
-        given = {*self.positional[: len(values)], *options}
-        are_known = given <= self.signature.parameters.keys() and self.required <= given
-        return are_known and len(given) == len(values) + len(options)
+        names = {*self.positional[: len(values)], *options}
+        are_known = names <= self.signature.parameters.keys() and self.required <= names
+        return are_known and len(names) == len(values) + len(options)
 
     def _read(self, name: str, value: Any) -> Any:
         """An argument in plain form, read by the kind of its parameter."""

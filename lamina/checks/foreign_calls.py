@@ -78,7 +78,7 @@ def _is_unlikely(name: str, values: Sequence[Any]) -> bool:
     """Whether the second meaning is an unusual convolution."""
     # In a convolution the numbers are channels, window and stride. `(3, 6, 5)` would be a window of
     # 6 for 3 channels, and `(64, 32, 3)` a window of 32.
-    if not name.startswith("Conv") or not all(isinstance(one, int) for one in values[:3]):
+    if not name.startswith("Conv") or not all(isinstance(number, int) for number in values[:3]):
         return False
     channels, window, stride = values[:3]
     return not stride <= window < min(channels, _USUAL_WINDOWS)
@@ -115,7 +115,7 @@ def _options_here(callee: Interface, name: str) -> list[str]:
 
 def _on_value(callee: Interface, name: str, value: Any) -> str:
     """What an argument with this value is here: an option with its value, or a sentence."""
-    keys = (f"{name}={one}" for one in (repr(value), type(value).__name__, "*"))
+    keys = (f"{name}={text}" for text in (repr(value), type(value).__name__, "*"))
     return next(filter(None, (spelling([f"{callee.name}()", "()"], key) for key in keys)), "")
 
 
@@ -229,7 +229,7 @@ def _shift(value: Any) -> dict[str, Any]:
 def _degrees(value: Any) -> dict[str, Any]:
     """Degrees in both directions, of a number or a pair; numbers below 1 are shares of a circle."""
     pair = _listed(value)
-    _require(all(isinstance(one, int | float) for one in pair) and 0 < len(pair) < 3)
+    _require(all(isinstance(number, int | float) for number in pair) and 0 < len(pair) < 3)
     _require(pair[0] == -pair[-1] or len(pair) == 1)
     return {"degrees": round(360.0 * pair[-1], 6) if 0 < pair[-1] < 1 else pair[-1]}
 

@@ -27,7 +27,7 @@ def one_epoch(history: History, number: int) -> str:
 
 def _best_epochs(callbacks: Sequence[Callback]) -> list[int]:
     """The best epochs, from 1, whose values the model has after the fit."""
-    bests = [one.best_epoch for one in callbacks if isinstance(one, EarlyStopping)]
+    bests = [callback.best_epoch for callback in callbacks if isinstance(callback, EarlyStopping)]
     return [best for best in bests if best]
 
 

@@ -293,8 +293,8 @@ class _Search:
 
     def _joined(self, parts: tuple[_Part, ...]) -> _Joined | None:
         """Parts as one chain at the place of the last one or the first; None: neither is right."""
-        both = (_Joined(parts, part.number) for part in (parts[-1], parts[0]))
-        return next((one for one in both if self._is_in_order(one, {})), None)
+        chains = (_Joined(parts, part.number) for part in (parts[-1], parts[0]))
+        return next((chain for chain in chains if self._is_in_order(chain, {})), None)
 
     def _is_in_order(self, group: _Joined, places: Mapping[int, int]) -> bool:
         """Whether the steps of a chain may run at its place, and need no results of each other.
@@ -380,7 +380,7 @@ class _Reader:
 
     def _renamed(self, axes: Sequence[Axis]) -> tuple[Axis, ...]:
         return tuple(
-            one for axis in axes if axis.extent > 1 for one in axes_of(self._canonical[axis])
+            axis for old in axes if old.extent > 1 for axis in axes_of(self._canonical[old])
         )
 
     def _computed(self, scalar: Scalar) -> Scalar:

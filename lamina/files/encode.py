@@ -77,7 +77,7 @@ class _Encoder:
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
-        self._own = {cls: name for name, cls in own_classes().items()}
+        self._name_of_class = {cls: name for name, cls in own_classes().items()}
         self._users: dict[str, type] = {}
         # The number of each layer among the records, by the layer's id.
         self._layer_numbers: dict[int, int] = {}
@@ -156,8 +156,8 @@ class _Encoder:
 
     def _class_name(self, cls: type, where: str) -> str:
         """The name of a class. The prefix of users' classes keeps them apart from Lamina's."""
-        if cls in self._own:
-            return self._own[cls]
+        if cls in self._name_of_class:
+            return self._name_of_class[cls]
         if self._users.setdefault(cls.__name__, cls) is not cls:
             raise DefinitionError(
                 f"two classes of the network are named {cls.__name__}",

@@ -71,10 +71,10 @@ def _folded(name: str) -> str:
 
 
 def foreign_or_nearest(
-    where: str, name: str, known: Iterable[str], likeness: float = _LIKENESS
+    where: str, name: str, names: Iterable[str], likeness: float = _LIKENESS
 ) -> str:
-    """The spelling of a foreign name here, or the nearest known name; "" for none."""
-    return spelling((where,), name) or nearest(name, known, likeness)
+    """The spelling of a foreign name here, or the nearest of the names; "" for none."""
+    return spelling((where,), name) or nearest(name, names, likeness)
 
 
 def did_you_mean(near: str) -> str:

@@ -25,12 +25,12 @@ class _Binding:
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
-        self._known: dict[int, Graph] = {}
+        self._bound_graphs: dict[int, Graph] = {}
 
     def graph(self, graph: Graph) -> Graph:
-        if id(graph) not in self._known:
-            self._known[id(graph)] = rewrite(graph, self._node)
-        return self._known[id(graph)]
+        if id(graph) not in self._bound_graphs:
+            self._bound_graphs[id(graph)] = rewrite(graph, self._node)
+        return self._bound_graphs[id(graph)]
 
     def _node(self, node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         changed = {

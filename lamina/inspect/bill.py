@@ -54,8 +54,8 @@ class MemoryBill:
 
     def _buffers(self, kind: str) -> list[Buffer]:
         """The buffers of a kind in all programs, which share buffers of one name."""
-        shared = {one.name: one for program in self._programs for one in program.of_kind(kind)}
-        return list(shared.values())
+        buffers = (buffer for program in self._programs for buffer in program.of_kind(kind))
+        return list({buffer.name: buffer for buffer in buffers}.values())
 
     def _kind(self, kind: str) -> int:
         return sum(buffer.bytes for buffer in self._buffers(kind))
@@ -74,7 +74,7 @@ class MemoryBill:
     def gradient_bytes(self) -> int:
         """The sums of gradients over micro-batches; they are a part of the state."""
         states = self._buffers("state")
-        return sum(one.bytes for one in states if one.name.endswith(f"/{GRADIENT_SUM}"))
+        return sum(buffer.bytes for buffer in states if buffer.name.endswith(f"/{GRADIENT_SUM}"))
 
     @property
     def input_bytes(self) -> int:
@@ -85,8 +85,8 @@ class MemoryBill:
     def constant_bytes(self) -> int:
         """The network's constant arrays."""
         # Each program has its own.
-        kind = (one for program in self._programs for one in program.of_kind("constant"))
-        return sum(buffer.bytes for buffer in kind)
+        constants = (buffer for program in self._programs for buffer in program.of_kind("constant"))
+        return sum(buffer.bytes for buffer in constants)
 
     @property
     def arena_bytes(self) -> int:

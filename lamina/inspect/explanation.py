@@ -217,7 +217,7 @@ class Tuning:
         """The steps, candidates and choices as plain values: `lamina tune --json`."""
         explanation = self.explanation
         heads = list(_heads(explanation.program))
-        steps = [{**asdict(one), "over": heads[one.steps[0]][3]} for one in self.steps]
+        steps = [{**asdict(step), "over": heads[step.steps[0]][3]} for step in self.steps]
         return {"program": explanation.title, "steps": steps}
 
     def __str__(self) -> str:

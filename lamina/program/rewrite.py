@@ -95,13 +95,13 @@ class Rewrite:
         return replace(record, **new)
 
     def records(self, records: Sequence[_Record]) -> tuple[_Record, ...]:
-        return tuple(self.record(one) for one in records)
+        return tuple(self.record(record) for record in records)
 
     def scalar(self, scalar: Scalar) -> Scalar:
-        known = self._scalars
-        for one in postorder(scalar, without=known):
-            known[one] = self._rewritten(one)
-        return known[scalar]
+        rewritten = self._scalars
+        for node in postorder(scalar, without=rewritten):
+            rewritten[node] = self._rewritten(node)
+        return rewritten[scalar]
 
     def _rewritten(self, scalar: Scalar) -> Scalar:
         """The new scalar, given that its operands are rewritten already."""

@@ -280,7 +280,7 @@ class _Cached:
 
     def __getstate__(self) -> dict[str, object]:
         # Hashes of strings differ from process to process.
-        return {one.name: getattr(self, one.name) for one in fields(cast(Step, self))}
+        return {field.name: getattr(self, field.name) for field in fields(cast(Step, self))}
 
 
 @frozen_dataclass
@@ -492,7 +492,7 @@ class Chain(_Cached):
     @property
     def extents(self) -> tuple[int, int, int]:
         """The sizes (b, m, k)."""
-        b, m, k = (size_of([one.extent for one in group]) for group in (self.batch, self.m, self.k))
+        b, m, k = (size_of([axis.extent for axis in axes]) for axes in (self.batch, self.m, self.k))
         return b, m, k
 
     def __str__(self) -> str:

@@ -63,7 +63,7 @@ class Inference:
         The last batch may be smaller. Batches are not padded, so a network that mixes the examples
         of a batch sees real examples only. Without examples the outputs have none.
         """
-        key = self._known(inputs)
+        key = self._exact_key(inputs)
         if key is not None:
             with self._parameters.lock.mutex:
                 return self._run((inputs,), key)
@@ -84,7 +84,7 @@ class Inference:
                 self._last = type_of(arrays[0]), (count, dtypes)
             return self._run(arrays, (count, dtypes))
 
-    def _known(self, inputs: Any) -> _Key | None:
+    def _exact_key(self, inputs: Any) -> _Key | None:
         """The key of the program, if the inputs need no check: one array of the last one's type."""
         # A forward pass of a small network takes less time than a full check.
         if self._last is None or self._parameters.index_checks:

@@ -56,8 +56,8 @@ class Predictor:
         self.batch_size = batch_size
         self._parameters = parameters
         self._model_lock = parameters.lock
-        self._own = ModelLock()
-        self._placement = Placement(parameters.engine, self._own, parameters.engine.arena())
+        self._lock = ModelLock()
+        self._placement = Placement(parameters.engine, self._lock, parameters.engine.arena())
         self._checks = parameters.index_checks
         self._specs: tuple[Spec, ...] = tuple(
             input_spec(tensor, parameters.dtype) for tensor in parameters.network.inputs
@@ -119,7 +119,7 @@ class Predictor:
             ShapeError, DTypeError, DataError: if the arrays do not fit, before anything is
                 computed.
         """
-        with self._own.mutex:
+        with self._lock.mutex:
             if self._bound is None:
                 return self._call_with_several(inputs, out)
             # Written for speed: a forward pass of a small network takes less time than this.
@@ -191,7 +191,7 @@ class Predictor:
 
     def release(self) -> None:
         """Releases its memory; calling it is an error then."""
-        with self._own.mutex:
+        with self._lock.mutex:
             self._released, self._bound, self._all_bound = True, None, None
             self._programs.release()
 

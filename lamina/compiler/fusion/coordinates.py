@@ -168,4 +168,4 @@ def _points(reader: Tensor) -> int:
     shapes: Sequence[Tensor] = (reader,)
     if not isinstance(reader.op.lowering, Elementwise | Movement | Generator):
         shapes = read_operands(reader)
-    return max(size_of(static(one.shape)) for one in shapes)
+    return max(size_of(static(tensor.shape)) for tensor in shapes)

@@ -199,7 +199,7 @@ def is_worth_rounding(
     """
     narrow = dtype.itemsize
     storing = (narrow if is_additional else 0) + (UNIT_BYTES if is_read else 0)
-    rounding = sum(UNIT_BYTES - narrow + _ROUNDED_SHARE * narrow * one for one in passes)
+    rounding = sum(UNIT_BYTES - narrow + _ROUNDED_SHARE * narrow * tiles for tiles in passes)
     return elements * storing + target.launch_bytes < elements * rounding
 
 
@@ -235,7 +235,7 @@ class Expression:
     def large_sources(self, node: Tensor) -> list[Tensor]:
         """The sources that do not stay in a cache while the tensor is computed."""
         cached_size = max(size_of(static(node.shape)) // _CACHED_RATIO, 1)
-        return [one for one in self.sources if size_of(static(one.shape)) > cached_size]
+        return [source for source in self.sources if size_of(static(source.shape)) > cached_size]
 
 
 def expression_of(node: Tensor, anchors: Container[Tensor]) -> Expression:

@@ -178,7 +178,7 @@ def join_siblings(groups: Groups) -> None:
     A join saves the bytes of the second read.
     """
     sources = groups.large_sources
-    _join_over_same_points(groups, lambda one, other: not sources[one].isdisjoint(sources[other]))
+    _join_over_same_points(groups, lambda a, b: not sources[a].isdisjoint(sources[b]))
 
 
 def join_small(groups: Groups) -> None:

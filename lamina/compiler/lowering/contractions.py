@@ -86,10 +86,10 @@ def _fitted(
     windows: Iterable[Sliding], view: Scalar, axes: Collection[Axis], k_axes: Collection[Axis]
 ) -> tuple[Sliding, ...]:
     """The windows between a view and its buffer, narrowed to the elements that it reads."""
-    narrowed = (fitted(one, view) for one in windows if one.axes <= set(axes))
-    used = [one for one in narrowed if one is not None and one.kind(k_axes) is not None]
+    narrowed = (fitted(window, view) for window in windows if window.axes <= set(axes))
+    used = [window for window in narrowed if window is not None and window.kind(k_axes) is not None]
     # A window of one element at stride 1 without padding is a plain axis.
-    return tuple(one for one in used if not (one.is_axis and one.stride == 1))
+    return tuple(window for window in used if not (window.is_axis and window.stride == 1))
 
 
 def _epilogue(

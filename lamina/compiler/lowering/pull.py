@@ -35,7 +35,7 @@ class NotOneStep(Exception):
 
 
 class _NestedTooDeepError(Exception):
-    """Pulls are nested too deep; `wanted` is the tensor to pull first, and its coordinates."""
+    """Pulls are nested too deep; `request` is the tensor to pull first, and its coordinates."""
 
     def __init__(self, node: Tensor, coordinates: Coordinates) -> None:
         super().__init__()
