@@ -184,7 +184,7 @@ def arena_layout(program: Program, launches: Launches, traits: Traits) -> ArenaL
     for name, workspace in launches.workspaces.items():
         block, start = spaces[workspace.block]
         locations[name] = block, start + workspace.offset, workspace.bytes
-    return ArenaLayout(tuple(blocks), {name: one for name, one in locations.items() if one[2]})
+    return ArenaLayout(tuple(blocks), {name: span for name, span in locations.items() if span[2]})
 
 
 def upload_buffers(program: Program, traits: Traits) -> Mapping[str, int]:

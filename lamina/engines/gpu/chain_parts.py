@@ -101,8 +101,8 @@ class Parts(ABC, Generic[Tile, Place]):
         self.rows = self._row_side(grid.chain.sums[0].weight, decided.weights)
         self.columns = self._column_side(0)
         self.sums = [
-            self._across(one.right, one.n[0], Axis("n_tile", 1), tile, load)
-            for one, tile, load in zip(grid.chain.sums, decided.tiles, decided.sums, strict=True)
+            self._across(total.right, total.n[0], Axis("n_tile", 1), tile, load)
+            for total, tile, load in zip(grid.chain.sums, decided.tiles, decided.sums, strict=True)
         ]
 
     def _row_side(self, view: Scalar, load: OperandLoad) -> Side:

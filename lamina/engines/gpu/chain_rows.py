@@ -59,7 +59,7 @@ def single_chain(chain: Chain) -> Chain:
         sums.append(replace(total, n=(axis,), right=right, stores=stores))
     single = {name: (axis,) for name, (axis, _) in groups.items()}
     k = single["k"]
-    reductions = (replace(one, axes=k if one.axes else ()) for one in chain.reductions)
+    reductions = (replace(stage, axes=k if stage.axes else ()) for stage in chain.reductions)
     flat_chain = replace(
         chain, products=tuple(products), sums=tuple(sums), reductions=tuple(reductions), **single
     )
@@ -87,9 +87,9 @@ def rows_of(chain: Chain) -> Rows | None:
     dtype = maximum.dtype
     is_least = Apply("equal", (local, Literal(-math.inf, dtype)), bool_)
     shift = Apply("select", (is_least, Literal(0.0, dtype), local), dtype)
-    reduced = {one.local for one in chain.reductions}
-    scaled = [one.value for one in sums] + [one.weight for one in chain.sums]
-    if not _is_free(maximum.value, reduced) or any(one.combine != "sum" for one in sums):
+    reduced = {stage.local for stage in chain.reductions}
+    scaled = [stage.value for stage in sums] + [total.weight for total in chain.sums]
+    if not _is_free(maximum.value, reduced) or any(stage.combine != "sum" for stage in sums):
         return None
     if not all(_is_multiple(value, shift, reduced) for value in scaled):
         return None
@@ -114,13 +114,13 @@ def _is_multiple(value: Scalar, shift: Scalar, reduced: set[str]) -> bool:
     if value.primitive == "multiply":
         left, right = value.operands
         return any(
-            _is_multiple(one, shift, reduced) and _is_free(other, reduced)
-            for one, other in ((left, right), (right, left))
+            _is_multiple(scaled, shift, reduced) and _is_free(factor, reduced)
+            for scaled, factor in ((left, right), (right, left))
         )
     if value.primitive == "select":
-        condition, *both = value.operands
+        condition, *choices = value.operands
         return _is_free(condition, reduced) and all(
-            _is_number(one, 0) or _is_multiple(one, shift, reduced) for one in both
+            _is_number(choice, 0) or _is_multiple(choice, shift, reduced) for choice in choices
         )
     return False
 
@@ -135,7 +135,7 @@ def columns_of(chain: Chain, tile_m: int, tile_k: int, tiles: Axis) -> tuple[Ind
     In causal attention, columns on one side of the diagonal do not matter. `tiles` counts the
     tiles of rows. None: up to the last one.
     """
-    needed = [_needed(one.weight, 0) for one in chain.sums]
+    needed = [_needed(total.weight, 0) for total in chain.sums]
     for reduction in chain.reductions:
         needed.append(_needed(reduction.value, 0 if reduction.combine == "sum" else -math.inf))
     (m,), (k,) = chain.m, chain.k
@@ -171,7 +171,7 @@ def _needed(value: Scalar, nothing: float) -> set[Scalar]:
     if value.primitive in CONVERSIONS:
         return _needed(value.operands[0], nothing)
     if value.primitive == "multiply" and nothing == 0:
-        return set[Scalar]().union(*(_needed(one, nothing) for one in value.operands))
+        return set[Scalar]().union(*(_needed(operand, nothing) for operand in value.operands))
     if value.primitive == "exp" and nothing == 0:
         (inner,) = value.operands
         if isinstance(inner, Apply) and inner.primitive == "subtract":

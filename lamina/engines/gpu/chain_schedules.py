@@ -68,12 +68,12 @@ def chain_schedules(
     tiled = [tiled_chain(chain, tile, bits, traits) for tile in TILES]
     tiled += [matrix_chain(chain, tile, bits, traits) for tile in MATRIX_TILES]
     costs: dict[WrittenSchedule, float] = {
-        one: _cost(chain, one, traits) for one in tiled if one is not None
+        schedule: _cost(chain, schedule, traits) for schedule in tiled if schedule is not None
     }
-    yield from sorted(costs, key=lambda one: costs[one])
+    yield from sorted(costs, key=lambda schedule: costs[schedule])
     if not costs or chain.extents[2] <= LONGEST_STORED:
         steps = stored_steps(chain, StepWorkspaces(chain.name))
-        yield StepsSchedule(STORED, tuple(decide(one) for one in steps))
+        yield StepsSchedule(STORED, tuple(decide(step) for step in steps))
 
 
 def _cost(chain: Chain, decided: ChainSchedule, traits: Traits) -> float:
@@ -140,7 +140,7 @@ def tiled_chain(
 ) -> ChainSchedule | None:
     """The schedule with tiles of rows, columns, and a block of both; None if it does not fit."""
     single, (tile_m, tile_k, item_m, item_k) = single_chain(chain), tile
-    dtypes = {one.dtype for one in (*single.products, *single.sums)}
+    dtypes = {total.dtype for total in (*single.products, *single.sums)}
     if len(dtypes) > 1 or not all(dtype.is_float for dtype in dtypes):
         return None
     bytes_, items = single.products[0].dtype.itemsize, tile_k // item_k
@@ -199,19 +199,19 @@ def _scheduled(
     if not all(single.extents) or (single.reductions and rows_of(single) is None):
         return None
     (m,), (k,), dtype = single.m, single.k, single.products[0].dtype
-    lengths = tuple(whole_steps(one.axes[0].extent, step) for one in single.products)
-    tiles = tuple(tile_of_sum(one.n[0].extent) for one in single.sums)
-    products = [(one, *one.axes, d) for one, d in zip(single.products, lengths, strict=True)]
-    lefts = tuple(load(Operand(one.left, m, axis), tile_m, d) for one, axis, d in products)
-    rights = tuple(load(Operand(one.right, k, axis), tile_k, d) for one, axis, d in products)
+    lengths = tuple(whole_steps(inner.axes[0].extent, step) for inner in single.products)
+    tiles = tuple(tile_of_sum(total.n[0].extent) for total in single.sums)
+    products = [(inner, *inner.axes, d) for inner, d in zip(single.products, lengths, strict=True)]
+    lefts = tuple(load(Operand(inner.left, m, axis), tile_m, d) for inner, axis, d in products)
+    rights = tuple(load(Operand(inner.right, k, axis), tile_k, d) for inner, axis, d in products)
     sums = tuple(
-        load(Operand(one.right, one.n[0], k), tile, tile_k)
-        for one, tile in zip(single.sums, tiles, strict=True)
+        load(Operand(total.right, total.n[0], k), tile, tile_k)
+        for total, tile in zip(single.sums, tiles, strict=True)
     )
-    counts = [one.size(tile_m, d) for one, d in zip(lefts, lengths, strict=True)]
+    counts = [left.size(tile_m, d) for left, d in zip(lefts, lengths, strict=True)]
     # One operand of columns after the other is at one place.
-    columns = [one.size(tile_k, d) for one, d in zip(rights, lengths, strict=True)]
-    columns += [one.size(tile, tile_k) for one, tile in zip(sums, tiles, strict=True)]
+    columns = [right.size(tile_k, d) for right, d in zip(rights, lengths, strict=True)]
+    columns += [operand.size(tile, tile_k) for operand, tile in zip(sums, tiles, strict=True)]
     counts += [max(columns), weights.size(tile_m, tile_k)]
     bytes_ = element_bytes_of(kind) if kind else dtype.itemsize
     sizes = [count * bytes_ for count in counts]
@@ -229,8 +229,8 @@ def _scheduled(
 
 def _kind(single: Chain) -> str:
     """The elements that instructions on matrices multiply; "" if there are no such ones."""
-    views = [side for one in single.products for side in (one.left, one.right)]
-    views += [side for one in single.sums for side in (one.weight, one.right)]
+    views = [side for product in single.products for side in (product.left, product.right)]
+    views += [side for total in single.sums for side in (total.weight, total.right)]
     kinds: set[str] = set()
     for view in views:
         half = half_of(view)

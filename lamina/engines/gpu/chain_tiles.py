@@ -155,8 +155,8 @@ class _Chain:
             if self._rows is not None:
                 largest, scales, locals_ = self._advanced(largest)
                 sums = [
-                    self._added(one, scales, own, locals_)
-                    for one, own in zip(self._rows.sums, sums, strict=True)
+                    self._added(reduction, scales, running, locals_)
+                    for reduction, running in zip(self._rows.sums, sums, strict=True)
                 ]
             weights = [
                 self._at_points(parts.weight(number), 0, locals_)
@@ -198,7 +198,7 @@ class _Chain:
 
     def _named(self, products: Sequence[Totals]) -> list[list[dict[str, Scalar]]]:
         """For each row and column, the locals of the products."""
-        vectors = len({one.number for one in self._columns})
+        vectors = len({column.number for column in self._columns})
 
         def locals_at(row: int, column: Column) -> Iterator[tuple[str, Scalar]]:
             for product, totals in zip(self._chain.products, products, strict=True):
@@ -262,7 +262,7 @@ class _Chain:
         assert rows is not None
         name, dtype, maximum = rows.maximum.local, rows.maximum.dtype, EMITTERS["maximum"]
         values = self._at_points(rows.maximum.value, -math.inf, self._no_locals)
-        tile_largest = self._shared("maximum", [self._combined("maximum", one) for one in values])
+        tile_largest = self._shared("maximum", [self._combined("maximum", row) for row in values])
         new_largest = [
             maximum(self._code, dtype, *pair) for pair in zip(largest, tile_largest, strict=True)
         ]

@@ -120,12 +120,12 @@ def winograd_schedules(
         return {}
     workspaces = StepWorkspaces(step.name)
     weights, data, products, results = winograd_steps(step, workspaces)
-    sizes = [one.size for one in workspaces.made]
+    sizes = [workspace.size for workspace in workspaces.made]
     if max(sizes) > NARROW:
         return {}
-    loops = [point_schedule(one, bits, traits) for one in (weights, data, results)]
+    loops = [point_schedule(loop, bits, traits) for loop in (weights, data, results)]
     schedules = contraction_schedules(products, bits, traits)
-    first = next(one for one in schedules if isinstance(one, KernelSchedule))
+    first = next(schedule for schedule in schedules if isinstance(schedule, KernelSchedule))
     # The transformed data and results are written, and read by the next kernel.
     moved = 2 * sum(sizes) * step.dtype.itemsize / bytes_in_a_clock(traits)
     cost = contraction_cost(Product(products), first, traits) + moved + 3 * traits.rates.launch
@@ -213,7 +213,7 @@ def for_share(decided: KernelSchedule, k: int) -> KernelSchedule:
     if isinstance(decided, TreeSchedule):
         return replace(decided, lanes=math.gcd(decided.lanes, k))
     if isinstance(decided, TiledSchedule | MatrixSchedule):
-        left, right = (_load_of_share(one, k) for one in (decided.left, decided.right))
+        left, right = (_load_of_share(load, k) for load in (decided.left, decided.right))
         return replace(decided, left=left, right=right)
     return decided
 

@@ -98,7 +98,7 @@ class _Tile:
                 received = tuple(self._over(rest, ms, ns, opened.carried))
                 return self._code.end_loop(opened, received)
 
-        terms = size_of([one.extent for one in rest])
+        terms = size_of([inner.extent for inner in rest])
         blocks = blocks_of(axis.extent, terms) if self._step.dtype.is_float else []
         return write_sums(self._points, blocks, axis.extent, totals, loop)
 
@@ -121,7 +121,7 @@ class _Tile:
             m, n = self._first(self._m) + row, self._first(self._n) + column
             sides = ((self._m, m), (self._n, n))
             conditions = [index < side.axis.extent for side, index in sides if side.is_ragged]
-            inside = reduce(lambda one, other: one & other, conditions) if conditions else None
+            inside = reduce(lambda left, right: left & right, conditions) if conditions else None
             with (
                 nullcontext() if inside is None else self._code.when(inside) as before,
                 points.bound(self._m.axis, m, before=before),

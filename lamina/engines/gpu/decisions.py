@@ -70,7 +70,7 @@ def candidates(step: Step, target: Target, traits: Traits) -> Iterator[WrittenSc
         return contraction_schedules(step, bits, traits)
     if isinstance(step, Chain):
         return chain_schedules(
-            step, bits, traits, lambda one: next(candidates(one, target, traits))
+            step, bits, traits, lambda part: next(candidates(part, target, traits))
         )
     return loop_schedules(step, bits, traits)
 
@@ -131,8 +131,8 @@ def _is_narrow(step: Step) -> bool:
         counted = [(*step.batch, *step.m, *step.n), step.k]
     elif isinstance(step, Chain):
         step = single_chain(step)
-        counted = [(*step.axes, *one.n) for one in step.sums]
-        counted += [step.k, *(one.axes for one in step.products)]
+        counted = [(*step.axes, *total.n) for total in step.sums]
+        counted += [step.k, *(product.axes for product in step.products)]
     else:
         counted = [(*step.axes, *inner_axes(stage)) for stage in step.stages]
     points = (size_of([max(axis.extent, 1) for axis in {*axes}]) for axes in counted)

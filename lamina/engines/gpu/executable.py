@@ -75,7 +75,7 @@ class GpuProgram(Executable):
         }
         # A model's memories share one counter; memories of other models may have another one.
         counters = (memory.changes for memory in self._outside.values())
-        self._changes = tuple({id(one): one for one in counters}.values())
+        self._changes = tuple({id(counter): counter for counter in counters}.values())
         written = {name for step in program.steps for name in writes_of(step)}
         self._changes_memories = not written.isdisjoint(self._outside)
         self._seconds = np.zeros(len(program.steps)) if timed else None
@@ -123,27 +123,26 @@ class GpuProgram(Executable):
             }
             memories = self._outside | self._constants | self._kept
             self._buffers |= {name: memory.buffer for name, memory in memories.items()}
-            names = [one.name for one in self._program.of_kind("input")]
+            names = [buffer.name for buffer in self._program.of_kind("input")]
             self._inputs = [self._buffers[name] for name in names]
             if upload_buffers(self._program, driver.traits):
                 self._early = [self._buffers.get(upload_name(name)) for name in names]
             # A kernel that is repeated takes the number of the iteration.
             repeated = {number for number, iteration in self._order if iteration is not None}
             kernels = [
-                self._kernel(one, numbered=number in repeated)
-                for number, one in enumerate(self._launches.launches)
+                self._kernel(launch, numbered=number in repeated)
+                for number, launch in enumerate(self._launches.launches)
             ]
             self._load = driver.sequence(
-                [(self._kernel(one, numbered=False), None) for one in self._launches.load]
+                [(self._kernel(launch, numbered=False), None) for launch in self._launches.load]
             )
             self._ordered = [(kernels[number], iteration) for number, iteration in self._order]
             self._sequence = driver.sequence(self._ordered)
             if self._seconds is not None:
                 launches = self._launches.launches
                 steps = [launches[number].step for number, _ in self._order]
-                each = [(step, *one) for step, one in zip(steps, self._ordered, strict=True)]
-                given = self._changed, self._buffers, self._saved
-                self._pieces = pieces_of(driver, each, *given)
+                timed = [(step, *launch) for step, launch in zip(steps, self._ordered, strict=True)]
+                self._pieces = pieces_of(driver, timed, self._changed, self._buffers, self._saved)
 
     def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
         buffers = [self._buffers[name] for name in launch.buffers]
@@ -272,9 +271,9 @@ class GpuProgram(Executable):
                 for name in (gather.inputs if gather is not None and count else ())
             }
             records = {
-                name: (recording.buffer(f"output {name}", count * one.bytes), one)
-                for name, one in outputs.items()
-                if one.bytes
+                name: (recording.buffer(f"output {name}", count * output.bytes), output)
+                for name, output in outputs.items()
+                if output.bytes
             }
             data = DataSet(examples, recording.write("examples", rows), records)
             begin = self._begin_of(data)
@@ -282,8 +281,8 @@ class GpuProgram(Executable):
 
         def read() -> dict[str, Array]:
             return {
-                name: recording.read(f"output {name}", (count, *one.shape), one.dtype.numpy)
-                for name, one in outputs.items()
+                name: recording.read(f"output {name}", (count, *output.shape), output.dtype.numpy)
+                for name, output in outputs.items()
             }
 
         return begin, read
@@ -295,7 +294,7 @@ class GpuProgram(Executable):
             return runs.numbered(self._run)
         # The next run is the first one.
         counter.write(np.zeros(2, np.int32))
-        begin = next((begin for known, begin in self._counted if known == data), None)
+        begin = next((begin for earlier, begin in self._counted if earlier == data), None)
         if begin is None:
             program = self._gathered() if self._seconds is None else None
             begin = runs.counted(counter.buffer, program, self._run)
@@ -307,8 +306,8 @@ class GpuProgram(Executable):
         gather, launches = self._launches.gather, self._launches.launches
         done = () if gather is None else gather.steps
         return [
-            one
-            for (number, _), one in zip(self._order, self._ordered, strict=True)
+            launch
+            for (number, _), launch in zip(self._order, self._ordered, strict=True)
             if launches[number].step not in done
         ]
 
@@ -362,7 +361,7 @@ class GpuProgram(Executable):
 
 def needs_of(program: Program, launches: Launches, traits: Traits) -> tuple[Need, ...]:
     """The memory of a program and its kernels, in addition to `memories`."""
-    sizes = {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
+    sizes = {name: space.bytes for name, space in launches.workspaces.items()} | {**launches.kept}
     largest = max(sizes, key=sizes.__getitem__, default="")
     named = f"workspace {largest.removeprefix('workspace ')!r}" if largest else ""
     workspaces = Need("workspaces", launches.workspace_bytes, named, sizes.get(largest, 0))

@@ -56,16 +56,16 @@ def _rounding_store(step: Step, input: Buffer) -> Store | None:
 def _is_unused(program: Program, buffer: str, step: int) -> bool:
     """Whether a buffer is a temporary whose memory is used in no step before a step."""
     positions, plan = program.plan.positions(), program.plan.allocations
-    (allocation,) = [one for one in plan if one.buffer == buffer] or [None]
+    (allocation,) = [planned for planned in plan if planned.buffer == buffer] or [None]
     if allocation is None:
         return False
     begin = positions[buffer]
     return not any(
-        one.first < step
-        and one is not allocation
-        and positions[one.buffer] < begin + allocation.bytes
-        and begin < positions[one.buffer] + one.bytes
-        for one in plan
+        planned.first < step
+        and planned is not allocation
+        and positions[planned.buffer] < begin + allocation.bytes
+        and begin < positions[planned.buffer] + planned.bytes
+        for planned in plan
     )
 
 
@@ -96,7 +96,7 @@ def _input(program: Program, input: Buffer, rounding: Mapping[str, int]) -> _Inp
     count = input.size // batch
     lanes = next(lanes for lanes in (4, 2, 0) if not lanes or count % lanes == 0)
     read, stored = (
-        Type(memory_element(one)).wide(lanes) for one in (input.dtype, store.value.dtype)
+        Type(memory_element(dtype)).wide(lanes) for dtype in (input.dtype, store.value.dtype)
     )
     return _Input(name, batch, read, stored, count // max(lanes, 1), store)
 
@@ -110,15 +110,15 @@ def write_gather(
     buffer, and there always is a kernel.
     """
     # An input without axes has no examples: its program is not run over data sets.
-    given = [one for one in program.of_kind("input") if one.shape and one.bytes]
-    if not given and not counted:
+    batches = [buffer for buffer in program.of_kind("input") if buffer.shape and buffer.bytes]
+    if not batches and not counted:
         return None
     # Examples are whole, aligned words.
-    inputs = [_input(program, one, rounding) for one in given]
+    inputs = [_input(program, batch, rounding) for batch in batches]
     buffers = [
         (f"{kind}{number}", type.element)
-        for number, one in enumerate(inputs)
-        for kind, type in (("examples", one.read), ("batch", one.stored))
+        for number, input_ in enumerate(inputs)
+        for kind, type in (("examples", input_.read), ("batch", input_.stored))
     ]
     buffers += [("rows", "i64"), *([("runs", "i32")] if counted else [])]
     code = module.kernel("gather", buffers, [] if counted else [("run", I32)])
@@ -131,9 +131,9 @@ def write_gather(
             _gather(code, input_, (source, target, rows), item, run)
     if counted:
         _count(code, item, run, _at(code, last, constant(1, I64), I32))
-    most = max((one.batch * one.words for one in inputs), default=1)
-    stored = {one.name: one.store.buffer for one in inputs if one.store is not None}
-    names = tuple(one.name for one in inputs)
+    most = max((input_.batch * input_.words for input_ in inputs), default=1)
+    stored = {input_.name: input_.store.buffer for input_ in inputs if input_.store is not None}
+    names = tuple(input_.name for input_ in inputs)
     return Gather(code.name, names, most, stored, tuple(rounding[name] for name in stored))
 
 

@@ -45,9 +45,10 @@ class GpuFamily(Family):
             return super().expected_seconds(program, candidates)
         clocks = costs_of_schedules(step, position_bits(step, self.target), self.traits)
         expected = (
-            clocks.get(one) if isinstance(one, WrittenSchedule) else None for one in candidates
+            clocks.get(schedule) if isinstance(schedule, WrittenSchedule) else None
+            for schedule in candidates
         )
-        return [None if one is None else one / clock for one in expected]
+        return [None if cost is None else cost / clock for cost in expected]
 
     def write(
         self, program: Program, schedule: ProgramSchedule, *, separate: bool = False

@@ -89,15 +89,16 @@ def write_kernels(
     # Steps that only round an input are done while it is gathered, unless they are timed.
     rounding = rounding_steps(program) if traits.counts_runs and not separate else {}
     alone = {
-        number: [one for one in launches if one.step == number] for number in rounding.values()
+        number: [launch for launch in launches if launch.step == number]
+        for number in rounding.values()
     }
     if words.groups is not None and words.groups.phase and not separate:
         launches, repeats = writer.joined(program, launches, repeats)
-        writer.module.keep_kernels({one.kernel for one in (*load, *launches)})
+        writer.module.keep_kernels({launch.kernel for launch in (*load, *launches)})
     rounding = {
         name: number
         for name, number in rounding.items()
-        if [one for one in launches if one.step == number] == alone[number]
+        if [launch for launch in launches if launch.step == number] == alone[number]
     }
     gather = write_gather(writer.module, program, rounding, counted=traits.counts_runs)
     recorder = write_recorder(writer.module, program) if traits.counts_runs else None
@@ -200,11 +201,11 @@ class _Writer:
         self, program: Program, launches: Sequence[Launch], repeats: Sequence[RepeatedLaunches]
     ) -> tuple[list[Launch], list[RepeatedLaunches]]:
         """The launches of a program, small ones as the phases of a kernel, and its repeats."""
-        extra = [self._extra_clocks(program, one) for one in launches]
+        extra = [self._extra_clocks(program, launch) for launch in launches]
         new_launches: list[Launch] = []
         # Where each launch is now.
         now: list[int] = []
-        begins = {one.first: one for one in joined_launches(launches, extra, repeats)}
+        begins = {merged.first: merged for merged in joined_launches(launches, extra, repeats)}
         within = set[RepeatedLaunches]()
         while len(now) < len(launches):
             joined = begins.get(len(now))
@@ -217,9 +218,9 @@ class _Writer:
                 new_launches.append(self._phases_of(launches[first:last], joined, repeats))
             now += [len(new_launches) - 1] * (last - first)
         kept = [
-            RepeatedLaunches(now[one.first], now[one.last - 1] + 1, one.count)
-            for one in repeats
-            if one not in within
+            RepeatedLaunches(now[repeat.first], now[repeat.last - 1] + 1, repeat.count)
+            for repeat in repeats
+            if repeat not in within
         ]
         return new_launches, kept
 
@@ -235,15 +236,15 @@ class _Writer:
     ) -> Launch:
         """Launches as the phases of one kernel, which is written."""
         loops = [
-            RepeatedLaunches(one.first - joined.first, one.last - joined.first, one.count)
-            for one in joined.loops
+            RepeatedLaunches(loop.first - joined.first, loop.last - joined.first, loop.count)
+            for loop in joined.loops
         ]
-        around = (one for one in repeats if one.first <= joined.first < one.last)
+        around = (repeat for repeat in repeats if repeat.first <= joined.first < repeat.last)
         return write_phases(
             *(self.module, f"{launches[0].kernel}_joined_{joined.first}"),
-            [self._phase(one) for one in launches],
+            [self._phase(launch) for launch in launches],
             *(loops, self._traits.launched_local_bytes),
-            is_repeated=any(one not in joined.loops for one in around),
+            is_repeated=any(repeat not in joined.loops for repeat in around),
         )
 
     def _phase(self, launch: Launch) -> Phase:

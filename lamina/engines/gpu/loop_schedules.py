@@ -123,7 +123,7 @@ def point_schedule(loop: Loop, bits: int, traits: Traits) -> LoopSchedule:
     enough = points_of(loop) >= lanes * traits.compute_units * FEW
     stored = [store.index for stage in merged.stages for store in stage_stores(stage)]
     values = [value for stage in merged.stages for value in stage_values(stage)]
-    fits = last.extent % lanes == 0 and all(index_run(one, last) >= lanes for one in stored)
+    fits = last.extent % lanes == 0 and all(index_run(index, last) >= lanes for index in stored)
     if enough and fits and all(contiguous(value, last, lanes, SMALL) for value in values):
         return LoopSchedule(lanes, bits)
     return LoopSchedule(1, bits)

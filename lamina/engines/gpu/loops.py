@@ -112,10 +112,10 @@ class _Rows:
             *(points, self._share, self._row, items, rows, rows if self._rows.along_points else 1),
             combine.merged,
         )
-        arrays = [code.local(kept_type(one.type).element, tree.size) for one in carried]
+        types = [accumulator.type for accumulator in carried]
+        arrays = [code.local(kept_type(type).element, tree.size) for type in types]
         tree.write(arrays, carried)
-        row = points.indices(self._row).start
-        values = tree.result(arrays, row, [one.type for one in carried])
+        values = tree.result(arrays, points.indices(self._row).start, types)
         return combine.result(tuple(values))
 
     def _share_of(self, axis: Axis) -> tuple[Value, Value, int]:

@@ -109,8 +109,8 @@ class MatrixOperand:
         # Rows of the panel before come first. Chunks of a row are exchanged.
         row_in_all = at // self._row * self._rows + row
         place, chunk = row_in_all * self._row + at % self._edge, at % self._row // self._edge
-        begin, number, exchanged = (points.indices(one).start for one in (place, chunk, row % ROWS))
-        return begin + (number ^ exchanged) * self._edge
+        begin, number = points.indices(place).start, points.indices(chunk).start
+        return begin + (number ^ points.indices(row % ROWS).start) * self._edge
 
     def _matrices(self, item: Axis, first: Index, is_left: bool) -> tuple[Index, Index]:
         """The row of a matrix whose address the work item gives: its first m or n, and k.
@@ -156,7 +156,7 @@ class MatrixOperand:
             with self._vectors.owned(vector), self._vectors.at(vector, stretch) as (load, inside):
                 assert isinstance(load, Load)
                 source, within = self._points.address(load)
-                conditions = [one for one in (more, inside, within) if one is not None]
+                conditions = [is_met for is_met in (more, inside, within) if is_met is not None]
                 copied = conditions[0] if conditions else code.constant(True, I1)
                 for condition in conditions[1:]:
                     copied &= condition
@@ -223,8 +223,8 @@ def products_of_warps(
     """
     for k in range(0, extent, operands[0].step_k):
         lefts, rights = (
-            [one.matrices(begin, number, k) for number in range(count)]
-            for one, begin, count in zip(operands, begins, counts, strict=True)
+            [operand.matrices(begin, number, k) for number in range(count)]
+            for operand, begin, count in zip(operands, begins, counts, strict=True)
         )
         pairs = [
             (code.extract(right, 2 * half), code.extract(right, 2 * half + 1))

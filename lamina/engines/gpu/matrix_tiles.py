@@ -55,11 +55,9 @@ class _Matrices(TileKernel[MatrixSchedule]):
         columns = self._warp_n // EDGE
         results: list[Value] = []
         for row in range(self._warp_m // EDGE):
-            in_row = totals[row // 2 * columns : (row // 2 + 1) * columns]
             lanes = range(row % 2 * 2, totals[0].type.lanes, 4)
-            results += (
-                self._code.shuffle(one, None, (lane, lane + 1)) for one in in_row for lane in lanes
-            )
+            for total in totals[row // 2 * columns : (row // 2 + 1) * columns]:
+                results += (self._code.shuffle(total, None, (lane, lane + 1)) for lane in lanes)
         return results
 
     def _operands_of(self, tiling: Tiling) -> list[MatrixOperand]:
@@ -81,7 +79,7 @@ class _Matrices(TileKernel[MatrixSchedule]):
     def _summed(self, totals: Sequence[Value], tiling: Tiling) -> Sequence[Value]:
         code, schedule, last = self._code, self._decided, self._stretch.extent - 1
         self._operands = operands = self._operands_of(tiling)
-        self._through_registers = [one for one in operands if not one.is_asynchronous]
+        self._through_registers = [operand for operand in operands if not operand.is_asynchronous]
         self._is_asynchronous = len(self._through_registers) < len(operands)
         self._following = Axis("following", self._stretch.extent)
         for stage in range(schedule.ahead):
@@ -154,9 +152,7 @@ class _Matrices(TileKernel[MatrixSchedule]):
         begins = self._begins(stage)
         total = code.call("begin_products", total.type, total)
         for k in range(0, schedule.tile_k, 32 // schedule.element_bytes):
-            tiles = (
-                one.descriptor(begin, k) for one, begin in zip(self._operands, begins, strict=True)
-            )
+            tiles = left.descriptor(begins[0], k), right.descriptor(begins[1], k)
             total = code.call(multiplied, total.type, *tiles, total)
         return total
 

@@ -76,12 +76,12 @@ def passes_of(
     if isinstance(decided, StepsSchedule):
         assert isinstance(step, Chain if decided.way == STORED else Contraction)
         steps = _STEPS[decided.way](step, workspaces)
-        each = zip(steps, decided.steps, strict=True)
-        return [one for part, own in each for one in passes_of(part, own, workspaces)]
+        pairs = zip(steps, decided.steps, strict=True)
+        return [kernel for pair in pairs for kernel in passes_of(*pair, workspaces)]
     if isinstance(step, Contraction):
         (only,) = decided.passes
         parts = split_contraction(step, only.splits, workspaces)
-        return [((one,), own) for one, own in zip(parts, only.kernels, strict=True)]
+        return [((part,), schedule) for part, schedule in zip(parts, only.kernels, strict=True)]
     assert isinstance(step, Loop)
     stage, first = step.stages[0], decided.passes[0]
     if isinstance(stage, Sort):
@@ -89,7 +89,7 @@ def passes_of(
     if isinstance(stage, Scan):
         return [*_scan_passes(step, stage, first, workspaces)]
     passes = _loop_passes(ordered(step), decided.passes, workspaces)
-    return [((one,), own) for one, own in passes]
+    return [((part,), schedule) for part, schedule in passes]
 
 
 def split_contraction(
@@ -128,8 +128,8 @@ def _over_results(step: Contraction, single: Contraction, stages: Sequence[Stage
     change = Rewrite(sectors)
     of_single = Rewrite(
         {
-            one: change.index(row_major(several))
-            for one, several in zip(
+            axis: change.index(row_major(merged))
+            for axis, merged in zip(
                 (*single.batch, *single.m, *single.n), (step.batch, step.m, step.n), strict=True
             )
         }
@@ -152,7 +152,7 @@ def stored_steps(chain: Chain, workspaces: StepWorkspaces) -> tuple[Step, ...]:
             )
         )
     change = Rewrite(locals=kept)
-    stages: list[Stage] = [replace(one, value=change.scalar(one.value)) for one in chain.reductions]
+    stages: list[Stage] = [*change.records(chain.reductions)]
     stores = list(chain.stores)
     rows: dict[str, Scalar] = {}
     for stage in chain.reductions:
@@ -200,12 +200,12 @@ def _rounded_before_selection(store: Store) -> Store:
     (selected,) = value.operands
     if not isinstance(selected, Apply) or selected.primitive != "select":
         return store
-    condition, *others = selected.operands
+    condition, *choices = selected.operands
     casts = (
-        Literal(one.value, value.dtype)
-        if isinstance(one, Literal)
-        else Apply("cast", (one,), value.dtype)
-        for one in others
+        Literal(choice.value, value.dtype)
+        if isinstance(choice, Literal)
+        else Apply("cast", (choice,), value.dtype)
+        for choice in choices
     )
     return replace(store, value=Apply("select", (condition, *casts), value.dtype))
 
@@ -213,7 +213,7 @@ def _rounded_before_selection(store: Store) -> Store:
 def _used_of_sum(step: Contraction) -> Scalar:
     """The sum as the stores of a contraction use it: itself, or its cast to 16 bits."""
     total, values = Local(step.result, step.dtype), [store.value for store in step.stores]
-    uses = [one for one in postorder(*values) if total in operands_of(one)]
+    uses = [scalar for scalar in postorder(*values) if total in operands_of(scalar)]
     half = half_of(step.left)
     if len(uses) == 1 and total not in values and half is not None:
         (use,) = uses
@@ -345,7 +345,7 @@ def ordered(loop: Loop) -> Loop:
         wave += bool(stage.axes)
         waves[stage.local] = wave
         sorted_stages.append((wave, not stage.axes, stage))
-    sorted_stages.sort(key=lambda one: one[:2])
+    sorted_stages.sort(key=lambda triple: triple[:2])
     return replace(loop, stages=(*(stage for _, _, stage in sorted_stages), *rest))
 
 
@@ -356,7 +356,7 @@ def leading_reductions(stages: Sequence[Stage]) -> list[Reduce]:
     """
     reductions: list[Reduce] = []
     for stage in stages:
-        earlier = {one.local for one in reductions}
+        earlier = {reduction.local for reduction in reductions}
         if not isinstance(stage, Reduce) or not stage.axes or stage.combine in POSITIONAL:
             break
         if _locals_of([stage]) & earlier:

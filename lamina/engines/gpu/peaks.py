@@ -82,7 +82,7 @@ def _write_multiply_add(module: Module, type: Type, items: int) -> None:
         x = code.load(at(0), type)
         y = x + x
         loop = code.begin_loop(0, _CALLS, carried=[x + n for n in range(_CHAINS)])
-        first, *others = code.end_loop(loop, [code.multiply_add(one, x, y) for one in loop.carried])
+        first, *others = code.end_loop(loop, [code.multiply_add(a, x, y) for a in loop.carried])
         target = at(0)
         code.store(sum(others, first), target)
 
@@ -96,7 +96,7 @@ def _write_matrix_multiply_add(module: Module, kind: str, items: int) -> None:
         x = code.load(at(0), type)
         loop = code.begin_loop(0, _CALLS, carried=[x + n for n in range(_MATRICES)])
         first, *others = code.end_loop(
-            loop, [code.call(multiply, type, operand, low, high, one) for one in loop.carried]
+            loop, [code.call(multiply, type, operand, low, high, total) for total in loop.carried]
         )
         target = at(0)
         code.store(sum(others, first), target)

@@ -98,20 +98,20 @@ def joined_launches(
 
     def end() -> None:
         """Joins the launches of the run, if they are worth it; a new one begins."""
-        clocks = sum(one.times * one.clocks for one in run)
-        count = sum(one.times * (one.last - one.first) for one in run)
+        clocks = sum(piece.times * piece.clocks for piece in run)
+        count = sum(piece.times * (piece.last - piece.first) for piece in run)
         if run and clocks < (count - 1) * (LAUNCH - BARRIER):
-            loops = tuple(one.loop for one in run if one.loop is not None)
+            loops = tuple(piece.loop for piece in run if piece.loop is not None)
             all_joined.append(Joined(run[0].first, run[-1].last, loops))
         run.clear()
 
-    starts = {one.first: one for one in repeats}
+    starts = {repeat.first: repeat for repeat in repeats}
     number = 0
     while number < len(launches):
         loop = starts.get(number)
         last = number + 1 if loop is None else loop.last
         extras = extra[number:last]
-        small = [one for one in extras if one is not None and one <= LAUNCH - BARRIER]
+        small = [cycles for cycles in extras if cycles is not None and cycles <= LAUNCH - BARRIER]
         clocks = sum(small) if len(small) == len(extras) else None
         row = launches[run[0].first if run else number : last]
         if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:
@@ -121,7 +121,7 @@ def joined_launches(
         elif loop is not None:
             # Within an iteration.
             within = joined_launches(launches[number:last], extra[number:last], ())
-            all_joined += (Joined(number + one.first, number + one.last) for one in within)
+            all_joined += (Joined(number + joined.first, number + joined.last) for joined in within)
         number = last
     end()
     return all_joined
@@ -155,7 +155,7 @@ def write_phases(
     The module has the functions of the phases. `loops` are repeated within the kernel; their
     launches are the numbers of phases. A launch has at most `most_local_bytes`.
     """
-    launches = [one.launch for one in phases]
+    launches = [phase.launch for phase in phases]
     buffers = buffers_of(launches)
     code = module.kernel(
         name,
@@ -164,9 +164,9 @@ def write_phases(
         group=ITEMS,
         many_registers=True,
     )
-    given, item = dict(zip(buffers, code.parameters, strict=False)), code.item_in_group()
+    addresses, item = dict(zip(buffers, code.parameters, strict=False)), code.item_in_group()
     local, local_bytes = code.launched("i8", 0), 0
-    starts = {one.first: one for one in loops}
+    starts = {repeat.first: repeat for repeat in loops}
     number = 0
     while number < len(phases):
         loop = starts.get(number)
@@ -179,15 +179,15 @@ def write_phases(
                 parts, part_bytes = _parts_of(phase, most_local_bytes)
                 local_bytes = max(local_bytes, parts * part_bytes)
                 numbers = [iteration] if phase.takes_iteration and iteration is not None else []
-                arguments = [*(given[name] for name in phase.launch.buffers), *numbers]
+                arguments = [*(addresses[name] for name in phase.launch.buffers), *numbers]
                 _write_phase(code, phase, parts, arguments, item, (local, part_bytes))
         number = last
     return Launch(
         *(name, buffers, ITEMS, launches[0].step, ITEMS),
         local_bytes=local_bytes,
         calls=tuple(
-            Launch(one.function.name, one.launch.buffers, one.launch.items, one.launch.step)
-            for one in phases
+            Launch(phase.function.name, phase.launch.buffers, phase.launch.items, phase.launch.step)
+            for phase in phases
         ),
     )
 

@@ -212,7 +212,7 @@ def _elements(view: Scalar, axes: tuple[Axis, ...]) -> _Strided | None:
     source = stored(view)
     if source is None or source.load.bounds:
         return None
-    load, converted = source.load, [one.primitive for one in source.conversions]
+    load, converted = source.load, [conversion.primitive for conversion in source.conversions]
     if load.dtype == float32:
         kind = {"": "float32", "as_tf32": "tf32"}.get(" ".join(converted))
     else:

@@ -120,10 +120,12 @@ class Product:
         values = [load for store in self.step.stores for load in loads(store.value)]
         indices = [store.index for store in self.step.stores]
         indices += [load.index for load in values if load.index.bounds[1] >= SMALL]
-        axes = (*self.step.m, *self.step.n)
         runs = [
-            max(SECTOR if stride_along(one, axis) == 1 else index_run(one, axis) for axis in axes)
-            for one in indices
+            max(
+                SECTOR if stride_along(index, axis) == 1 else index_run(index, axis)
+                for axis in (*self.step.m, *self.step.n)
+            )
+            for index in indices
         ]
 
         def wasted(run: int) -> float:

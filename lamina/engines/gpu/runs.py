@@ -80,12 +80,12 @@ class Runs:
         """
         driver, gather, recorder = self.driver, self._gather(counter), self.launches.recorder
         assert recorder is not None
-        given: list[Buffer] = []
+        pairs: list[Buffer] = []
         for name in recorder.outputs:
             record, output = self.data.records.get(name, (None, None))
-            given += (record, None if output is None else self.buffers[output.name])
+            pairs += (record, None if output is None else self.buffers[output.name])
         items = max((recorder.outputs[name] for name in self.data.records), default=1)
-        arguments = (*given, counter)
+        arguments = (*pairs, counter)
         kernel = driver.kernel(self.module, recorder.kernel, arguments, items, numbered=False)
         gathers = [(gather, None)] if gather is not None else []
         records = [(kernel, None)]
@@ -108,10 +108,10 @@ class Runs:
         pairs: list[Buffer] = []
         for name in gather.inputs:
             pairs += (data.examples[name], self.buffers[gather.rounded_buffers.get(name, name)])
-        given = (*pairs, data.rows, *(() if counter is None else (counter,)))
+        arguments = (*pairs, data.rows, *(() if counter is None else (counter,)))
         numbered = counter is None
         kernel = gather.kernel
-        return self.driver.kernel(self.module, kernel, given, gather.items, numbered=numbered)
+        return self.driver.kernel(self.module, kernel, arguments, gather.items, numbered=numbered)
 
 
 @final

@@ -50,18 +50,18 @@ def chosen_device(
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    engine, _, given = name.partition(":")
-    query = given.lower()
+    engine, _, letters = name.partition(":")
+    query = letters.lower()
     if query.isdecimal():
         missing = f"there is no {language} device number {query}"
-        named = [one for one in devices if one.record.engine == f"{engine}:{query}"]
+        named = [device for device in devices if device.record.engine == f"{engine}:{query}"]
     else:
-        missing = f"no {language} device is named {given!r}"
-        named = [one for one in devices if query in text_of(one.record).lower()]
+        missing = f"no {language} device is named {letters!r}"
+        named = [device for device in devices if query in text_of(device.record).lower()]
     for device in named:
         if not device.record.problem:
             return device
-    rows = [one.record for one in named or devices]
+    rows = [device.record for device in named or devices]
     remedies = {row.remedy for row in rows if row.remedy} if named else set[str]()
     near = "" if named else did_you_mean(nearest(query, rows))
     listing = f"{near} {LISTING} all devices{more}.".lstrip()

@@ -53,13 +53,13 @@ def changed_by(program: Program, step: int, locations: Mapping[str, Location]) -
         if program.buffers[name].bytes
         and (
             name in writes
-            or (name in locations and any(_overlap(locations[name], one) for one in written))
+            or (name in locations and any(_overlap(locations[name], span) for span in written))
         )
     )
     buffers = [program.buffers[name] for name in names]
-    sizes = tuple(one.bytes for one in buffers)
+    sizes = tuple(buffer.bytes for buffer in buffers)
     fits = sum(sizes) <= MOST_CHANGED_BYTES
-    return Changed(tuple(names), sizes, fits and all(one.dtype.is_float for one in buffers))
+    return Changed(tuple(names), sizes, fits and all(buffer.dtype.is_float for buffer in buffers))
 
 
 def _overlap(one: Location, other: Location) -> bool:

@@ -33,7 +33,7 @@ class _Tiles(TileKernel[TiledSchedule]):
     def _blocks(self, item: Index) -> tuple[Index, Block, Block]:
         tiled = self._decided
         m_items, n_items = tiled.tile_m // tiled.item_m, tiled.tile_n // tiled.item_n
-        m_width, n_width = (math.gcd(tiled.width, one) for one in (tiled.item_m, tiled.item_n))
+        m_width, n_width = (math.gcd(tiled.width, size) for size in (tiled.item_m, tiled.item_n))
         left = Block(tiled.item_m, m_items, item // n_items % m_items, m_width)
         right = Block(tiled.item_n, n_items, item % n_items, n_width)
         return item // (n_items * m_items), left, right
@@ -56,7 +56,7 @@ class _Tiles(TileKernel[TiledSchedule]):
         code, begins = self._code, [self._points.position(0)] * 2
 
         def body(opened: OpenLoop) -> Sequence[Value]:
-            loaded = [one.loaded(axis_index(self._stretch)) for one in operands]
+            loaded = [operand.loaded(axis_index(self._stretch)) for operand in operands]
             # All items are done with the previous tile.
             code.barrier()
             for operand, values, begin in zip(operands, loaded, begins, strict=True):
@@ -78,11 +78,11 @@ class _Tiles(TileKernel[TiledSchedule]):
 
         def body(opened: OpenLoop) -> Sequence[Value]:
             odd = opened.index & 1
-            begins = [odd * one.size for one in operands]
+            begins = [odd * operand.size for operand in operands]
             # After the last tile it is read once more, and not used.
             number = code.minimum(opened.index + 1, self._stretch.extent - 1)
             with points.bound(following, number):
-                loaded = [one.loaded(axis_index(following)) for one in operands]
+                loaded = [operand.loaded(axis_index(following)) for operand in operands]
             received = self._products(operands, begins, opened.carried)
             for operand, values, begin in zip(operands, loaded, begins, strict=True):
                 operand.keep(values, operand.size - begin)
@@ -135,7 +135,7 @@ def _multiplied(
     totals: Sequence[Value],
 ) -> Sequence[Value]:
     left, right = (
-        one.vectors(start, k, following) for one, start in zip(tiles, starts, strict=True)
+        tile.vectors(start, k, following) for tile, start in zip(tiles, starts, strict=True)
     )
     lanes = right[0].type.lanes
     scalars = [
@@ -143,5 +143,5 @@ def _multiplied(
         for vector in left
         for lane in range(vector.type.lanes or 1)
     ]
-    pairs = ((code.splat(one, lanes), other) for one in scalars for other in right)
+    pairs = ((code.splat(scalar, lanes), vector) for scalar in scalars for vector in right)
     return with_products(code, totals, pairs)

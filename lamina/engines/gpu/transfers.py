@@ -42,8 +42,10 @@ class Uploads:
 
     def __init__(self, driver: Driver, inputs: Sequence[Input]) -> None:
         self._driver = driver
-        self._inputs = [(number, one) for number, one in enumerate(inputs) if one.bytes]
-        padded = (-(-one.bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for _, one in self._inputs)
+        self._inputs = [(number, input_) for number, input_ in enumerate(inputs) if input_.bytes]
+        padded = (
+            -(-input_.bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for _, input_ in self._inputs
+        )
         *self._starts, self._size = accumulate(padded, initial=0)
         fitting = _BYTES_OF_SLOTS // self._size if self._size else 0
         self._count = min(max(fitting, _LEAST_SLOTS), _MOST_SLOTS)

@@ -89,7 +89,7 @@ class Tree:
         code, points, within = self.points.code, self.points, self.within
         distance = within // 2
         while distance:
-            others = [_shifted(code, one, distance * self.near) for one in values]
+            others = [_shifted(code, value, distance * self.near) for value in values]
             values = self.combine(values, others)
             distance //= 2
         first = points.indices(self.share // within * self.rows + self.row).start
@@ -99,7 +99,7 @@ class Tree:
         ):
             self._keep(arrays, first, values)
         code.barrier()
-        types = [one.type for one in values]
+        types = [value.type for value in values]
         left, share = self.items // within // 2, points.indices(self.share).start
         first = points.indices(self.share * self.rows + self.row).start
         while left >= MOST_ROWS:
@@ -129,7 +129,7 @@ class Tree:
                 )
                 for array, type in zip(arrays, types, strict=True)
             ]
-            rows.append([fetched(code, one, type) for one, type in zip(at, types, strict=True)])
+            rows.append([fetched(code, cell, type) for cell, type in zip(at, types, strict=True)])
         while len(rows) > 1:
             half = len(rows) // 2
             rows = [self.combine(*both) for both in zip(rows[:half], rows[half:], strict=True)]

@@ -152,7 +152,7 @@ class _Tree:
             left, right = ([points.vector(at.scalar(view)) for view in side] for side in views)
         if is_inside is not None:
             left, right = (
-                [code.select(is_inside, one, constant(0, one.type)) for one in side]
+                [code.select(is_inside, vector, constant(0, vector.type)) for vector in side]
                 for side in (left, right)
             )
         return with_products(code, totals, product(left, right))

@@ -150,7 +150,7 @@ class Tuner:
         considerable = _considerable(program, alone, self._family.target)
         steps: list[TunedStep] = []
         with _building() as threads:
-            begun = (self._begun(alone.program(one[0]), threads) for one in considerable)
+            begun = (self._begun(alone.program(number), threads) for number, *_ in considerable)
             ahead = 0 if self._driver.traits.is_processor else STEPS_AHEAD
             for numbers, tuned in zip(considerable, _ahead(begun, ahead), strict=False):
                 if time.monotonic() >= deadline:
@@ -283,9 +283,9 @@ class Trials:
         self._program, self._family, self._opened = program, family, opened
         self._driver = opened()
         self._schedules = family.candidates(program)
-        self._texts = [family.text_of_candidate(one) for one in self._schedules]
+        self._texts = [family.text_of_candidate(schedule) for schedule in self._schedules]
         several = self._schedules if len(self._schedules) > 1 else ()
-        self._builds = [self._build(one, threads) for one in several]
+        self._builds = [self._build(schedule, threads) for schedule in several]
         self._executables: dict[int, GpuProgram] = {}
         # Of the candidates that have run, and of those that have failed.
         self._seconds: dict[int, float] = {}
@@ -369,7 +369,7 @@ class Trials:
     def _compare(self, sample: Callable[[int, int], None]) -> None:
         """Times the fast candidates alternately: a busy machine slows down all of them."""
         fastest, end = min(self._seconds.values(), default=0.0), time.monotonic() + ENOUGH_SECONDS
-        fast = [number for number, one in self._seconds.items() if one <= SLOW * fastest]
+        fast = [number for number, seconds in self._seconds.items() if seconds <= SLOW * fastest]
         for _ in range(SAMPLES):
             if len(fast) < 2 or time.monotonic() > end:
                 return

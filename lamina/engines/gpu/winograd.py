@@ -36,9 +36,9 @@ def convolution_of(step: Contraction) -> Contraction | None:
     windows = step.left_windows
     if step.right_windows or len(windows) != 2 or not step.dtype.is_float or 0 in step.extents:
         return None
-    elements = [one.element for one in windows]
+    elements = [window.element for window in windows]
     has_channels = any(axis not in elements for axis in step.k)
-    fits = all(_fits(one) and one.position in step.m for one in windows)
+    fits = all(_fits(window) and window.position in step.m for window in windows)
     return step if fits and has_channels else None
 
 
@@ -65,9 +65,9 @@ def winograd_steps(
     assert step is not None
     element, batch, n = Axis("element", _FILTERING.products), step.batch, step.n
     # For each position, an axis that counts tiles.
-    tiles = {one.position: _tiles_along(one) for one in step.left_windows}
+    tiles = {window.position: _tiles_along(window) for window in step.left_windows}
     m = tuple(tiles.get(axis, axis) for axis in step.m)
-    elements = [one.element for one in step.left_windows]
+    elements = [window.element for window in step.left_windows]
     channels = tuple(axis for axis in step.k if axis not in elements)
     sides = (*batch, *channels, *n), (*batch, *m, *channels), (*batch, *m, *n)
     weights, data, sums = (
@@ -87,7 +87,7 @@ def winograd_steps(
         for row, column in product(range(_TILE), range(_TILE))
     }
     results = _transformed(summed, _FILTERING.output_transform)
-    stores = [one for tile, value in results.items() for one in _epilogue(step, tile, value)]
+    stores = [store for tile, value in results.items() for store in _epilogue(step, tile, value)]
     return first, second, products, Loop(step.name, sums.axes, (Write((), tuple(stores)),))
 
 
@@ -168,11 +168,11 @@ def _transformed(tile: _Tile, transform: Transform) -> _Tile:
     """A transform of the rows, then of the columns of a tile."""
     size, count = range(len(transform[0])), range(len(transform))
     rows = {
-        (row, column): _combined(transform[row], [tile[one, column] for one in size])
+        (row, column): _combined(transform[row], [tile[k, column] for k in size])
         for row, column in product(count, size)
     }
     return {
-        (row, column): _combined(transform[column], [rows[row, one] for one in size])
+        (row, column): _combined(transform[column], [rows[row, k] for k in size])
         for row, column in product(count, count)
     }
 

@@ -58,7 +58,7 @@ def items_below(code: Function, count: int) -> Generator[tuple[Value, BasicBlock
 def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> ItemPoints:
     """Begins a kernel with the buffers of a step; `group` is as in `Module.kernel`."""
     position = Type(f"i{signature.decided.position_bits}")
-    buffers = [(f"b{one.name}", memory_element(one.dtype)) for one in signature.buffers]
+    buffers = [(f"b{buffer.name}", memory_element(buffer.dtype)) for buffer in signature.buffers]
     numbers: list[tuple[str, Type]] = (
         [("iteration", I32)] if signature.iteration is not None else []
     )
@@ -67,8 +67,8 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     else:
         many_registers = _takes_registers(signature.decided)
         code = module.kernel(name, buffers, numbers, group=group, many_registers=many_registers)
-    bases = {one.name: code.parameters[n] for n, one in enumerate(signature.buffers)}
-    sizes = {one.name: one.size for one in signature.buffers}
+    bases = {buffer.name: code.parameters[n] for n, buffer in enumerate(signature.buffers)}
+    sizes = {buffer.name: buffer.size for buffer in signature.buffers}
     points = Points(code, bases, sizes, whole_vectors=True, position=position)
     if signature.iteration is not None:
         iteration = code.parameters[len(buffers)]
