@@ -106,7 +106,7 @@ class CommandBuffers:
             kernel_handle = kernel.handle.int_ptr
             if number is not None:
                 kernel_handle = self._numbered(kernel, number, made)
-            size, group = ((ctypes.c_size_t * 1)(*one) for one in (kernel.size, kernel.group))
+            size, group = ((ctypes.c_size_t * 1)(*extent) for extent in (kernel.size, kernel.group))
             code = self._launch(
                 *(handle, None, None, kernel_handle, 1, None, size, group), *(0, None, None, None)
             )
@@ -126,7 +126,7 @@ class CommandBuffers:
         if handle is None:
             raise failed(status.value, "clCreateKernel")
         made.when_released(self._release_kernel, handle)
-        blocks = [None if one is None else one.int_ptr for one in kernel.blocks]
+        blocks = [None if block is None else block.int_ptr for block in kernel.blocks]
         numbers = (*kernel.numbers, number)
         arguments = (*map(ctypes.c_void_p, blocks), *map(ctypes.c_int32, numbers))
         for position, value in enumerate(arguments):
@@ -206,9 +206,9 @@ def _command_buffers(device: cl.Device) -> CommandBuffers | None:
 
 def _has_known_version(device: cl.Device) -> bool:
     try:
-        versions = {one.name: one.version for one in device.extensions_with_version}
+        listed = {extension.name: extension.version for extension in device.extensions_with_version}
     except cl.Error:
         return False  # Before OpenCL 3.0 devices do not say.
-    version = versions.get(_NAME, 0)
+    version = listed.get(_NAME, 0)
     least, end = _VERSIONS
     return least <= (version >> 22, version >> 12 & 0x3FF) < end

@@ -83,10 +83,10 @@ def _found() -> tuple[Found, ...]:
         if not available and platform.name == RUSTICL:
             hidden.append((platform.name, "Mesa's driver shows no device", RUSTICL_ADVICE))
     if not handles and not broken:
-        names = [one.name for one in platforms]
+        names = [platform.name for platform in platforms]
         raise no_device(f"drivers without one: {', '.join(names)}", names)
     kinds = cl.device_type
-    handles.sort(key=lambda one: (not one.type & kinds.GPU, bool(one.type & kinds.CPU)))
+    handles.sort(key=lambda handle: (not handle.type & kinds.GPU, bool(handle.type & kinds.CPU)))
     devices = [Found(_record(number, handle), handle) for number, handle in enumerate(handles)]
     for number, (name, problem, remedy) in enumerate((*broken, *hidden), len(handles)):
         devices.append(Found(Device(f"opencl:{number}", name, None, problem, remedy), None))
@@ -101,7 +101,9 @@ def _with_verdict(device: Found) -> Found:
     verdict = verdict_of(handle)
     if verdict is None:
         return Found(replace(record, self_test="not run yet"), handle)
-    notes = tuple(f"{one.what}: {one.workaround}" for one in verdict.faults if one.workaround)
+    notes = tuple(
+        f"{fault.what}: {fault.workaround}" for fault in verdict.faults if fault.workaround
+    )
     has_type = record.has_float16 and HALF_TYPE not in verdict.faults
     record = replace(record, self_test="passed", notes=notes, has_float16=has_type)
     if verdict.refused:

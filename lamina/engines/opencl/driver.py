@@ -245,9 +245,9 @@ class OpenClDriver:
     ) -> Kernel:
         assert not local_bytes
         handle = cl.Kernel(module, name)
-        blocks = tuple(None if one is None else one.block for one in buffers)
+        blocks = tuple(None if buffer is None else buffer.block for buffer in buffers)
         # A null pointer has the offset 0.
-        offsets = (0 if one is None else one.offset // OFFSET_BYTES for one in buffers)
+        offsets = (0 if buffer is None else buffer.offset // OFFSET_BYTES for buffer in buffers)
         numbers = (*offsets, *numbers)
         for position, block in enumerate(blocks):
             handle.set_arg(position, block)

@@ -43,23 +43,23 @@ def launches_of(
     loops = _loops_of(used, written.loops)
     planned = plan.launches(calls, loops)
     repeats = _repeats_of(planned, loops)
-    repeated = {number for one in repeats for number in range(one.first, one.last)}
+    repeated = {number for repeat in repeats for number in range(repeat.first, repeat.last)}
     launches = [
-        writer.launch(one, numbered=number in repeated) for number, one in enumerate(planned)
+        writer.launch(launch, numbered=number in repeated) for number, launch in enumerate(planned)
     ]
-    load = [writer.launch(one) for one in plan.launches(written.load, ())]
-    count = max((len(one.buffers) for one in (*launches, *load)), default=0)
+    load = [writer.launch(launch) for launch in plan.launches(written.load, ())]
+    count = max((len(launch.buffers) for launch in (*launches, *load)), default=0)
     module = written.module.inner
     gather = write_gather(module, program, {}, counted=False)
     writer.write_kernel(module, count)
     return Launches(
         module.text(),
-        tuple(_padded(one, count) for one in launches),
+        tuple(_padded(launch, count) for launch in launches),
         tuple(repeats),
         gather,
         _workspaces(written, traits, (*launches, *load)),
         written.kept,
-        tuple(_padded(one, count) for one in load),
+        tuple(_padded(launch, count) for launch in load),
     )
 
 
@@ -67,7 +67,7 @@ def _loops_of(used: Sequence[int], loops: Sequence[RepeatedCalls]) -> list[Repea
     """The loops of the calls that are used, by their numbers among those."""
     renumbered: list[RepeatedCalls] = []
     for loop in loops:
-        first, last = (bisect_left(used, one) for one in (loop.first, loop.last))
+        first, last = (bisect_left(used, number) for number in (loop.first, loop.last))
         if first < last:
             renumbered.append(RepeatedCalls(first, last, loop.iterations))
     return renumbered
@@ -77,8 +77,8 @@ def _repeats_of(
     planned: Sequence[PlannedLaunch], loops: Sequence[RepeatedCalls]
 ) -> list[RepeatedLaunches]:
     """The loops that are not within a launch."""
-    starts = [one.first for one in planned]
-    within = {loop for one in planned for loop in one.loops}
+    starts = [launch.first for launch in planned]
+    within = {loop for launch in planned for loop in launch.loops}
     return [
         RepeatedLaunches(
             bisect_left(starts, loop.first), bisect_left(starts, loop.last), loop.iterations
@@ -95,7 +95,7 @@ def _workspaces(
     workspaces: dict[str, Workspace] = {}
     own_bytes = written.workspaces.thread_bytes
     if own_bytes:
-        items = max((one.items for one in launches), default=1)
+        items = max((launch.items for launch in launches), default=1)
         workspaces[_OWN] = Workspace(0, items * own_bytes)
     before = len(workspaces)
     for name, (start, end) in written.workspaces.extents.items():
@@ -160,7 +160,7 @@ class _Writer:
         return Launch(
             _KERNEL,
             (*self._own, *buffers),
-            max(one.items for one in in_case),
+            max(call.items for call in in_case),
             launched[0].step,
             group=1,
             numbers=(number,) if numbered else (number, 0),
@@ -180,15 +180,15 @@ class _Writer:
         buffers = [(name, "i8") for name in self._own]
         buffers += [(f"b{number}", "i8") for number in range(count - len(buffers))]
         code = module.kernel(_KERNEL, buffers, [("number", I32), ("iteration", I32)])
-        *given, number, iteration = code.parameters
+        *addresses, number, iteration = code.parameters
         item = code.item()
         # The first address of a table is the work item's own memory.
         if self._own_bytes:
             skipped = code.multiply(item, constant(self._own_bytes, I64))
-            given[0] = code.offset(given[0], skipped, "i8")
-        elif given:
-            given.insert(0, given[0])
-        tables = _Tables(code, given, code.convert("zext", iteration, "i64"))
+            addresses[0] = code.offset(addresses[0], skipped, "i8")
+        elif addresses:
+            addresses.insert(0, addresses[0])
+        tables = _Tables(code, addresses, code.convert("zext", iteration, "i64"))
         for case, case_number in self._cases.items():
             with code.when(code.compare("eq", number, constant(case_number, I32))):
                 if case.in_order:
@@ -243,7 +243,6 @@ def _write_side_by_side(code: Function, case: _Case, tables: _Tables, item: Valu
         is_shared = call.items < most
         with code.when(code.compare("ult", item, count)) if is_shared else nullcontext():
             following = code.add(item, constant(1, I64))
-            first, last = (
-                code.binary("udiv", code.multiply(one, work), count) for one in (item, following)
-            )
+            first = code.binary("udiv", code.multiply(item, work), count)
+            last = code.binary("udiv", code.multiply(following, work), count)
             code.call_void(call.function, tables.of(call), constant(0, I64), first, last)

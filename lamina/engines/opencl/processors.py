@@ -79,8 +79,8 @@ class ProcessorFamily(Family):
             return decided
         # A fused loop reads its operand from a cache, so it stays fused.
         steps = {
-            number: one
-            for number, one in forced.items()
+            number: schedule
+            for number, schedule in forced.items()
             if not isinstance(decided.steps[number], FusedSum)
         }
         return decide(program, self.processor, steps)

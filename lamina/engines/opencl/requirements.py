@@ -53,7 +53,7 @@ def no_device(description: str, platforms: Sequence[str] = ()) -> EngineError:
     advice = f"Install {_DRIVERS}"
     # Drivers do not list GPUs whose device files this user may not open.
     files = sorted(map(str, (*_DEV.glob("dri/renderD*"), *_DEV.glob("kfd"))))
-    closed = [one for one in files if not os.access(one, os.R_OK | os.W_OK)]
+    closed = [file for file in files if not os.access(file, os.R_OK | os.W_OK)]
     named = os.environ.get("OCL_ICD_VENDORS")
     if closed:
         facts.append(("no permission", ", ".join(closed)))

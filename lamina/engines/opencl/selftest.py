@@ -156,7 +156,7 @@ def _records(driver: OpenClDriver, module: cl.Program) -> bool:
 
 def _has_timers(driver: OpenClDriver, module: cl.Program, kernels: Sequence[Kernel]) -> bool:
     """Whether the driver's times of a launch are possible by the host's clock."""
-    (slowest,) = (one for one in kernels if one.name == "loops")
+    (slowest,) = (kernel for kernel in kernels if kernel.name == "loops")
     with driver.errors("the self-test of times"):
         made, _ = _bound(driver, module, slowest)
 
@@ -187,5 +187,5 @@ def _faults_of_binaries(
     except EngineError:
         yield BINARIES
         return
-    if any((one != two).any() for one, two in zip(reloaded, results, strict=True)):
+    if any((after != before).any() for after, before in zip(reloaded, results, strict=True)):
         yield BINARIES

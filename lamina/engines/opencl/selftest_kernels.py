@@ -303,7 +303,7 @@ def _floats() -> Array:
         near, far = np.array([low, low + 1], "uint16").view("float16").astype("float32")
         middle = (near + far) / np.float32(2)
         floats += map(float, (np.nextafter(middle, near), middle, np.nextafter(middle, far)))
-    return np.array([*floats, *(-one for one in floats)], "float32")[:COUNT]
+    return np.array([*floats, *(-number for number in floats)], "float32")[:COUNT]
 
 
 # Plain kernels ------------------------------------------------------------------------------------
