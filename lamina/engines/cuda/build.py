@@ -38,9 +38,7 @@ def build(api: Cuda, capability: tuple[int, int], text: str) -> dict[str, bytes]
     architecture = architecture_of(capability, _architectures(api))
     version = ".".join(map(str, api.nvrtc.nvrtcVersion()))
     texts = programs_of(text)
-    keys = {
-        name: key_of(("cuda", one, architecture, *OPTIONS, version)) for name, one in texts.items()
-    }
+    keys = {name: key_of(("cuda", texts[name], architecture, *OPTIONS, version)) for name in texts}
     machine_code = {name: find(key) for name, key in keys.items()}
     missing = [name for name, code in machine_code.items() if code is None]
     # The longest one would end last if it began last.
@@ -61,10 +59,10 @@ def programs_of(text: str) -> dict[str, str]:
     Of the functions that stand there for kernels, it has those that it calls, directly or not.
     """
     kernels = [*_KERNEL.finditer(text)]
-    begins = [one.start() for one in kernels]
+    begins = [match.start() for match in kernels]
     ends = [*begins[1:], len(text)]
     head = text[: begins[0]] if begins else ""
-    called = {one[1]: one[0] for one in _CALLED.finditer(head)}
+    called = {match[1]: match[0] for match in _CALLED.finditer(head)}
 
     def program(kernel: str) -> str:
         needed, left = set[str](), [kernel]
@@ -73,12 +71,12 @@ def programs_of(text: str) -> dict[str, str]:
             functions = {name for name in called.keys() - needed if f"{name}(" in source}
             needed.update(functions)
             left += (called[name] for name in functions)
-        kept = _CALLED.sub(lambda one: one[0] if one[1] in needed else "", head)
+        kept = _CALLED.sub(lambda match: match[0] if match[1] in needed else "", head)
         return f"{kept}{kernel.rstrip()}\n"
 
     return {
-        one[1]: program(text[begin:end])
-        for one, begin, end in zip(kernels, begins, ends, strict=False)
+        match[1]: program(text[begin:end])
+        for match, begin, end in zip(kernels, begins, ends, strict=False)
     }
 
 
@@ -119,7 +117,7 @@ def compiled(api: Cuda, architecture: str, text: str) -> bytes:
     nvrtc = api.nvrtc
     program = nvrtc.nvrtcCreateProgram(text.encode(), b"lamina.cu", 0, [], [])
     try:
-        options = [one.encode() for one in (f"--gpu-architecture={architecture}", *OPTIONS)]
+        options = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
         try:
             nvrtc.nvrtcCompileProgram(program, len(options), options)
         except CudaError as error:

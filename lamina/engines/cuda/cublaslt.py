@@ -152,7 +152,7 @@ class CublasLt:
                 if error.status != _NOT_SUPPORTED:
                     raise
                 return
-        usable = (one for one in results[: count.value] if one.state == 0)
+        usable = (result for result in results[: count.value] if result.state == 0)
         for number, result in enumerate(usable):
             yield Algorithm(number, tuple(result.algorithm), result.workspace_bytes)
 
@@ -169,8 +169,8 @@ class _Description:
         with ExitStack() as stack:
             self.operation = _operation(calls, stack, product, bias)
             left, right, result = (
-                _layout(calls, stack, one, product.batch)
-                for one in (product.left, product.right, product.result)
+                _layout(calls, stack, matrix, product.batch)
+                for matrix in (product.left, product.right, product.result)
             )
             added = result
             # A matrix of the same layout may begin elsewhere.

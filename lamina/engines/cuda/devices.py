@@ -102,7 +102,7 @@ def _problem(
 ) -> tuple[str, str]:
     """Why a device cannot be used, and what to do about it; "" and "" if it can."""
     if capability < LEAST_CAPABILITY:
-        required, provided = (".".join(map(str, one)) for one in (LEAST_CAPABILITY, capability))
+        required, provided = (f"{major}.{minor}" for major, minor in (LEAST_CAPABILITY, capability))
         return (
             f"needs compute capability {required}, the device has {provided}",
             "Use the opencl engine, which runs on older GPUs.",

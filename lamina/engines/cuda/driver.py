@@ -319,8 +319,7 @@ class CudaDriver:
         except CudaError as error:
             is_fatal = any(error.status.endswith(status) for status in _FATAL)
             advice = (_RESTART,) if is_fatal else ()
-            given = doing, str(error), facts, self.record
-            raise driver_failure("CUDA", *given, *advice) from error
+            raise driver_failure("CUDA", doing, str(error), facts, self.record, *advice) from error
 
     # Memory
 
@@ -444,7 +443,7 @@ class CudaDriver:
         Raises:
             EngineError: if the library is missing.
         """
-        *matrices, workspace = (0 if one is None else one.address for one in buffers)
+        *matrices, workspace = (0 if buffer is None else buffer.address for buffer in buffers)
         addresses = addresses_of(product, matrices)
         with self.current():
             call = self._library().call_of(product, algorithm, addresses.bias)
@@ -503,7 +502,7 @@ class CudaDriver:
             return _LaunchSequence(None, launches, events)
         own_process.require()
         with self.current() as calls:
-            marks = [(one, None) for one in events]
+            marks = [(event, None) for event in events]
             row = (*marks[:1], *launches, *marks[1:])
             executable = captured(calls, self._in_order(calls, row))
         sequence = _LaunchSequence(executable, launches, events)

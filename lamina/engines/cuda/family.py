@@ -78,7 +78,7 @@ class CudaFamily(GpuFamily):
         if loop is not None:
             epilogue = point_schedule(loop, position_bits(step, self.target), self.traits)
         algorithms = self._driver.library_algorithms(product)
-        return tuple(LibrarySchedule(product, one, epilogue) for one in algorithms)
+        return tuple(LibrarySchedule(product, algorithm, epilogue) for algorithm in algorithms)
 
 
 def product_of(step: Step) -> tuple[MatrixProduct, Loop | None] | None:
