@@ -64,7 +64,7 @@ def contraction_schedules(
 ) -> Iterator[WrittenSchedule]:
     """Schedules of a contraction, the one that is expected to be the fastest first."""
     costs = costs_of_schedules(step, bits, traits)
-    yield from sorted(costs, key=lambda each: costs[each])
+    yield from sorted(costs, key=lambda schedule: costs[schedule])
 
 
 def costs_of_schedules(
@@ -75,7 +75,8 @@ def costs_of_schedules(
     if not gemm.batch * gemm.m * gemm.n * gemm.k or traits.largest_group < LEAST_GROUP:
         return {direct_schedule(gemm, bits): 0.0}
     costs: dict[WrittenSchedule, float] = {
-        each: contraction_cost(gemm, each, traits) for each in _unpacked(gemm, bits, traits)
+        schedule: contraction_cost(gemm, schedule, traits)
+        for schedule in _unpacked(gemm, bits, traits)
     }
     costs |= winograd_schedules(step, bits, traits)
     return {**costs, **_packed(step, bits, traits)}
@@ -107,7 +108,7 @@ def _packed(step: Contraction, bits: int, traits: Traits) -> Mapping[WrittenSche
             StepsSchedule(way, (loop, kernels)): packed_cost(gemm, operand, packed, kernels, traits)
             for kernels in _unpacked(packed, bits, traits)
         }
-        best = min(costs, key=lambda each: costs[each])
+        best = min(costs, key=lambda schedule: costs[schedule])
         best_costs[best] = costs[best]
     return best_costs
 

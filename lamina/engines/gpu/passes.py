@@ -312,13 +312,13 @@ def _scan_passes(
     split = Rewrite({scan.axis: axis_index(block) * inner.extent + axis_index(inner)})
     axes = (*loop.axes, block)
     location = row_major(axes)
-    store, each = workspaces.kept(axes, Local("total", scan.dtype))
+    store, total = workspaces.kept(axes, Local("total", scan.dtype))
     running = workspaces.add(size_of([axis.extent for axis in axes]), scan.dtype)
     value = split.scalar(scan.value)
     reduce = Reduce("total", scan.combine, (inner,), value, scan.dtype)
     first, second, third = decided.kernels
     yield (Loop(f"{loop.name}.blocks", axes, (reduce, Write((), (store,)))),), first
-    totals = Scan(block, scan.combine, each, running, location, scan.dtype)
+    totals = Scan(block, scan.combine, total, running, location, scan.dtype)
     yield (Loop(f"{loop.name}.totals", loop.axes, (totals,)),), second
     later = Bound(axis_index(block), 1, block.extent)
     before = Load(running, location - 1, scan.dtype, (later,))

@@ -105,10 +105,10 @@ class Uploads:
             source = arrays[number].reshape(input_.shape)
             if source.flags.c_contiguous:
                 copy, source = copy.reshape(-1), source.reshape(-1)
-            each = copy[:1].nbytes
-            for rows in copies.stretches(len(copy), each):
+            stride = copy[:1].nbytes
+            for rows in copies.stretches(len(copy), stride):
                 work.append(partial(np.copyto, copy[rows], source[rows], casting="no"))
-                sends.append(partial(queue.send, targets[number], copy[rows], rows.start * each))
+                sends.append(partial(queue.send, targets[number], copy[rows], rows.start * stride))
         # The device copies the first pieces while the host still copies the others.
         copies.by_threads(work, self._size, lambda number: transfers.append(sends[number]()))
         return list(transfers)
