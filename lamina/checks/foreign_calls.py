@@ -28,14 +28,14 @@ def advice_on_option(
     similar name.
     """
     ours = _options_here(callee, unknown)
-    names = f"Here it is called {' and '.join(ours)}." * bool(ours)
+    names = f"Here it is called {' and '.join(ours)}." if ours else ""
     advice = advice_on_call(callee, values, options)
     if names or advice:
         return f"{names} {advice}".strip()
     bases = [base.__name__ for base in callee.owner.__mro__] if callee.owner else [callee.name]
     owners = [*(f"{name}()" for name in bases), *(f"({option})" for option in callee.accepted)]
     near = nearest(unknown, callee.accepted)
-    return spelling(owners, unknown) or f"Did you mean {near}?" * bool(near)
+    return spelling(owners, unknown) or (f"Did you mean {near}?" if near else "")
 
 
 def advice_on_call(callee: Interface, values: Sequence[Any], options: Mapping[str, Any]) -> str:
@@ -54,7 +54,7 @@ def advice_on_call(callee: Interface, values: Sequence[Any], options: Mapping[st
             call, reasons = _Translation(callee, signature).of(values, options)
         except _Unfit:
             continue
-        calls.setdefault(call, call + ": " * bool(reasons) + "; ".join(reasons))
+        calls.setdefault(call, f"{call}: {'; '.join(reasons)}" if reasons else call)
     written = spelling([here], "...")
     if written and (values or not calls):
         return written
@@ -148,7 +148,7 @@ class _Translation:
         for name, value in arguments.items():
             if name == "activation" and name not in self._callee.accepted:
                 after = self._layer_after(value)
-                reason = "an activation is a layer of its own" * bool(after)
+                reason = "an activation is a layer of its own" if after else ""
             else:
                 read, reason = self._read(name, value)
                 _require(not ours.keys() & read.keys())

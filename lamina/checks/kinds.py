@@ -165,7 +165,7 @@ class Whole(Kind):
         example = f"{self.least} <= {{name}}" if low else "{name}"
         example = f"{example} <= {self.most}" if high else f"{{name}} >= {self.least}"
         example = example if limits else "{name}=0, 1, 2, ..."
-        return Misfit(f"a whole number{' of ' * bool(limits)}{', '.join(limits)}", example)
+        return Misfit(f"a whole number{' of ' if limits else ''}{', '.join(limits)}", example)
 
 
 @final
@@ -207,7 +207,8 @@ class Number(Kind):
             example = f"{example} {'<=' if with_high else '<'} {high:g}"
         if not limits:
             return Misfit("a finite number")
-        return Misfit(f"a number {'of ' * limits[0].startswith('at')}{', '.join(limits)}", example)
+        of = "of " if limits[0].startswith("at") else ""
+        return Misfit(f"a number {of}{', '.join(limits)}", example)
 
 
 def as_number(value: Any) -> float | None:
@@ -316,7 +317,7 @@ class ModelType(Kind):
         raise DTypeError(
             "the parameters of a model are floating-point numbers",
             facts=(("expected", ", ".join(names)), ("found", getattr(value, "name", str(value)))),
-            advice=f"Write dtype={near!r}." * bool(near),
+            advice=f"Write dtype={near!r}." if near else "",
         )
 
 
@@ -412,7 +413,7 @@ class Row(Kind):
         entries = entries_of(value)
         if entries is None or len(entries) < self.least:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            advice = f"Write a single one with a comma: {{name}}=({value},)." * is_number
+            advice = f"Write a single one with a comma: {{name}}=({value},)." if is_number else ""
             if entries is None and isinstance(self.kind, Instance):
                 advice = "Give them as one list: [a, b]."
             elif entries is None and hasattr(value, "__array__"):

@@ -115,7 +115,8 @@ class Module(Types, builder.Module):
         """
         addresses = [(self.pointer(element), label) for label, element in buffers]
         is_placed = bool(self.words.placed)
-        words = [f"{address}{label}{'_block' * is_placed}" for address, label in addresses]
+        suffix = "_block" if is_placed else ""
+        words = [f"{address}{label}{suffix}" for address, label in addresses]
         offset = self.type(I32)
         words += [f"{offset} {label}_offset" for _, label in addresses if is_placed]
         words += [f"{self.type(type)} {label}" for label, type in numbers]

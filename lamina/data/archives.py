@@ -77,7 +77,7 @@ def hdf5_arrays(file: Any, targets: str | None) -> dict[str, Any]:
             other = "a virtual array, of other arrays"
         else:
             files = ", ".join(str(file) for file, *_ in arrays[name].external or ())
-            other = f"an array in {files}" * bool(files)
+            other = f"an array in {files}" if files else ""
         if other:
             raise DataError(
                 f"the array {name!r} is not in the file itself",

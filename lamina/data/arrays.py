@@ -180,7 +180,8 @@ def example_text(array: Array) -> str:
     """Dtype and shape of an example."""
     if isinstance(array, Listed):
         return f"float{shape_text(array.shape[1:])}"
-    return shape_text(array.shape[1:], as_dtype(array.dtype)) + " sparse" * is_sparse(array)
+    text = shape_text(array.shape[1:], as_dtype(array.dtype))
+    return f"{text} sparse" if is_sparse(array) else text
 
 
 def full_text(array: Array) -> str:

@@ -151,7 +151,7 @@ def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:30]) + ", ..." * (len(names) > 30)
+    return ", ".join([*names[:30], "..."] if len(names) > 30 else names)
 
 
 def _parts(coding: Coding, with_target: bool) -> Iterator[tuple[str, Any]]:

@@ -221,7 +221,7 @@ def of_cells(
     if kind is None:
         kind = _found_kind(name, cells, counts, where, decimal)
     elif not all(map(kinds[kind].fits, counts)):
-        marks = " with decimal commas" * (kind == "number" and decimal == ",")
+        marks = " with decimal commas" if kind == "number" and decimal == "," else ""
         other_cell = _other(cells, kinds[kind].fits, where)
         raise DataError(
             f"the column {name!r} is of another kind",

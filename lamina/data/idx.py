@@ -106,10 +106,13 @@ def _images_and_labels(folder: Path, prefix: str) -> Dataset:
             names = ["no such folder"]
             if folder.is_dir():
                 names = sorted(entry.name for entry in folder.iterdir())
-            listing = (", ".join(names[:8]) or "an empty folder") + ", ..." * (len(names) > 8)
+            listing = ", ".join([*names[:8], "..."] if len(names) > 8 else names)
             raise DataError(
                 f"the file {stem}.gz is missing",
-                facts=(("expected", f"{stem}.gz or {stem}"), ("found", listing)),
+                facts=(
+                    ("expected", f"{stem}.gz or {stem}"),
+                    ("found", listing or "an empty folder"),
+                ),
                 advice="Put all four files of the data set into this folder.",
                 where=str(folder),
             )

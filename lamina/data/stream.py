@@ -142,10 +142,11 @@ class Stream(metaclass=Called):
         return self.buffer_bytes
 
     def __repr__(self) -> str:
-        options = [f"window={self.window}"] * bool(self.window)
+        options = [f"window={self.window}"] if self.window else []
         if self.steps_per_epoch is not None:
             options.append(f"steps_per_epoch={self.steps_per_epoch}")
-        options += ["regroup=False"] * (not self.regroup)
+        if not self.regroup:
+            options.append("regroup=False")
         return f"Stream({', '.join([_name(self.source), *options])})"
 
 

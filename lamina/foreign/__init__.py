@@ -108,7 +108,7 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
 
 def function_here(name: str) -> str:
     """The function of tensors that PyTorch or NumPy calls by this name; "" for none."""
-    return spelling(["lamina.ops"], name) or f"lm.ops.{name}" * (_op(name) is not None)
+    return spelling(["lamina.ops"], name) or (f"lm.ops.{name}" if _op(name) is not None else "")
 
 
 def _function(name: str) -> str:

@@ -143,8 +143,8 @@ class Many(Kind):
     def read(self, value: Any, operands: Operands = ()) -> tuple[Any, ...]:
         items = cast(tuple[Any, ...], value) if isinstance(value, tuple) else None
         if items is None or (self.of_each_axis and len(items) != operands[0].rank):
-            count = f" with an entry for each of {operands[0].rank} axes" * self.of_each_axis
-            raise Misfit(f"a tuple{count}")
+            count = f" with an entry for each of {operands[0].rank} axes"
+            raise Misfit(f"a tuple{count if self.of_each_axis else ''}")
         return read_each(self.kind, items, operands)
 
 
