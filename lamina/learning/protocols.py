@@ -15,7 +15,6 @@ from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
 from lamina.errors import DefinitionError
 from lamina.foreign import advice_on_object, word_here
 from lamina.graph import Tensor
-from lamina.layers.tracing import Trace
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
 Loss = Callable[[Any, Any], Tensor]
@@ -47,26 +46,6 @@ class Optimizer(Protocol):
     def update(
         self, parameter: Tensor, gradient: Tensor, slots: Mapping[str, Tensor], step: Tensor
     ) -> tuple[Tensor, Mapping[str, Tensor]]: ...
-
-
-class NetworkDefinition(Protocol):
-    """A network, as training steps need it: `lamina.step` may not import `lamina.network`."""
-
-    @property
-    def inputs(self) -> Sequence[Tensor]: ...
-
-    @property
-    def input_names(self) -> tuple[str | None, ...]: ...
-
-    @property
-    def output_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def has_output_names(self) -> bool: ...
-
-    def trace(
-        self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
-    ) -> Trace: ...
 
 
 class Metric(Protocol):

@@ -26,7 +26,6 @@ from lamina.learning.protocols import (
     Clip,
     Loss,
     Metric,
-    NetworkDefinition,
     Optimizer,
     PerParameter,
     RateFunction,
@@ -39,6 +38,7 @@ from lamina.learning.protocols import (
 from lamina.ops.conversion import widened
 from lamina.ops.differentiate import gradients, smoothly_depending
 from lamina.step.loss_scaling import LossScale, all_finite, kept_unless, loss_scale
+from lamina.step.names import NetworkDefinition
 from lamina.step.precision import Rounding
 from lamina.step.rounding import with_rounded_activations, with_rounded_products, with_tf32_products
 

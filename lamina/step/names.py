@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import DType
 from lamina.errors import DataError
 from lamina.foreign import nearest
+from lamina.graph import Tensor
+from lamina.layers.tracing import Trace
 from lamina.learning.by_output import LossTerm, terms_of
-from lamina.learning.protocols import Loss, NetworkDefinition
+from lamina.learning.protocols import Loss
+
+
+class NetworkDefinition(Protocol):
+    """A network, as training steps need it: this folder may not import `lamina.network`."""
+
+    @property
+    def inputs(self) -> Sequence[Tensor]: ...
+
+    @property
+    def input_names(self) -> tuple[str | None, ...]: ...
+
+    @property
+    def output_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def has_output_names(self) -> bool: ...
+
+    def trace(
+        self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None
+    ) -> Trace: ...
 
 
 @frozen_dataclass

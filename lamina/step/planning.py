@@ -10,10 +10,11 @@ from lamina.data.dataset import Dataset
 from lamina.data.stream import Stream, whole_of
 from lamina.engines.engine import Device
 from lamina.inspect.bill import MemoryBill
-from lamina.learning.protocols import NetworkDefinition, TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.program.target import Target
 from lamina.step.derive import inference_graph
 from lamina.step.micro_batches import UPDATE_NAME, step_graphs
+from lamina.step.names import NetworkDefinition
 from lamina.step.precision import Precision, rounding_of
 from lamina.step.specs import batch_specs
 

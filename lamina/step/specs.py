@@ -13,9 +13,16 @@ from lamina.data import Dataset
 from lamina.data.conversion import convert
 from lamina.errors import DataError, ShapeError
 from lamina.graph import Tensor
-from lamina.learning.protocols import Loss, NetworkDefinition, Spec
+from lamina.learning.protocols import Loss, Spec
 from lamina.step.derive import BatchSpecs, default_targets, targets_of_terms
-from lamina.step.names import Names, as_arrays, names_of_inputs, names_of_targets, names_of_weights
+from lamina.step.names import (
+    Names,
+    NetworkDefinition,
+    as_arrays,
+    names_of_inputs,
+    names_of_targets,
+    names_of_weights,
+)
 from lamina.step.precision import Rounding
 
 
