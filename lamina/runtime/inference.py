@@ -24,7 +24,7 @@ from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
 from lamina.step.derive import BatchGraph, BatchSpecs, inference_graph
-from lamina.step.names import names_of_inputs
+from lamina.step.names import Names
 from lamina.step.specs import check_batch, converted, input_spec
 
 # The batch size of predictions is a power of two between these bounds: the largest one with which
@@ -48,7 +48,7 @@ class Inference:
         # The type of the last input, and the key of its program.
         self._last: tuple[ArrayType, _Key] | None = None
         self._specs = tuple(input_spec(t, parameters.dtype) for t in parameters.network.inputs)
-        self._names = names_of_inputs(parameters.network)
+        self._names = Names("input", parameters.network.input_names)
         self._labels = self._names.labels
 
     def __reduce__(self) -> tuple[type[Inference], tuple[Parameters]]:

@@ -23,7 +23,7 @@ from lamina.runtime.compiled import Placement
 from lamina.runtime.index_checks import index_checks
 from lamina.runtime.memories import allocate_states, need_of_tensors, read_all, write_all
 from lamina.runtime.model_lock import ModelLock
-from lamina.step.names import names_of_inputs
+from lamina.step.names import Names
 from lamina.step.precision import Precision, Rounding, rounding_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class Parameters:
         # share an arena too.
         self.arena = engine.arena() if parent is None else parent.arena
         record = network.variables(dtype)
-        self.index_checks = index_checks(record.index_limits, names_of_inputs(network).labels)
+        labels = Names("input", network.input_names).labels
+        self.index_checks = index_checks(record.index_limits, labels)
         # The remaining limits refer to tensors of the graph, which copies do not need.
         self._record = replace(record, index_limits=[])
         self.variables: dict[str, Variable] = self._record.parameters

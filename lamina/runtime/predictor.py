@@ -23,7 +23,7 @@ from lamina.runtime.inference import require_batch
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.parameters import Parameters
 from lamina.step.derive import BatchSpecs, inference_graph
-from lamina.step.names import as_arrays, names_of_inputs, names_of_outputs
+from lamina.step.names import Names, as_arrays
 from lamina.step.specs import check_batch, converted, input_spec
 
 # An array of a program, its dtype and its shape.
@@ -66,7 +66,7 @@ class Predictor:
         self._graph = inference_graph(
             BatchSpecs(parameters.network, parameters.dtype, parameters.rounding, dtypes)
         )
-        self._inputs = names_of_inputs(parameters.network)
+        self._inputs = Names("input", parameters.network.input_names)
         self._names, self._outputs = zip(*self._graph.graph.outputs, strict=True)
         require_batch([tensor.shape for tensor in self._outputs])
         self._programs: RecentPrograms[int] = RecentPrograms()
@@ -178,7 +178,9 @@ class Predictor:
         arrays, count = self._converted(inputs)
         targets = self._empty(count)
         if out is not None:
-            destinations = as_arrays(out, names_of_outputs(self._parameters.network))
+            network = self._parameters.network
+            names = Names("output", network.output_names, shown=network.has_output_names)
+            destinations = as_arrays(out, names)
             for number, (target, like) in enumerate(zip(destinations, targets, strict=True)):
                 _check_target(target, number, like.shape, self._outputs[number].dtype)
             targets = list(destinations)

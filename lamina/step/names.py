@@ -87,16 +87,6 @@ def unnamed(role: str, count: int) -> Names:
     return Names(role, (None,) * count)
 
 
-def names_of_inputs(network: NetworkDefinition) -> Names:
-    """The names that the user gave to the inputs of a network."""
-    return Names("input", network.input_names)
-
-
-def names_of_outputs(network: NetworkDefinition) -> Names:
-    """The names of the outputs of a network."""
-    return Names("output", network.output_names, shown=network.has_output_names)
-
-
 def names_of_targets(network: NetworkDefinition, counts: Sequence[tuple[LossTerm, int]]) -> Names:
     """The names of the targets: the outputs with which they are compared."""
     outputs, shown = network.output_names, network.has_output_names

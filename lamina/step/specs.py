@@ -19,7 +19,6 @@ from lamina.step.names import (
     Names,
     NetworkDefinition,
     as_arrays,
-    names_of_inputs,
     names_of_targets,
     names_of_weights,
 )
@@ -56,7 +55,7 @@ def _input_dtypes(
 ) -> tuple[DType, ...]:
     if dataset is None:
         return tuple(input_spec(tensor, dtype)[1] for tensor in network.inputs)
-    names, inputs = names_of_inputs(network), dataset.inputs
+    names, inputs = Names("input", network.input_names), dataset.inputs
     try:
         arrays = as_arrays(inputs if isinstance(inputs, Mapping) else dataset.input_arrays, names)
         check_batch(arrays, [input_spec(tensor, dtype) for tensor in network.inputs], names.labels)
@@ -73,7 +72,7 @@ def positional(dataset: Dataset, network: NetworkDefinition, loss: Loss, dtype: 
     if not any(isinstance(arrays, Mapping) for arrays in (inputs, targets, weights)):
         return dataset
     if isinstance(inputs, Mapping):
-        inputs = as_arrays(inputs, names_of_inputs(network))
+        inputs = as_arrays(inputs, Names("input", network.input_names))
     if isinstance(targets, Mapping):
         terms = targets_of_terms(network, loss, dtype)
         counts = [(term, len(specs)) for term, specs in terms]

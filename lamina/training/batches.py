@@ -39,14 +39,7 @@ from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples, Streamed, uploaded
 from lamina.step.derive import BatchGraph
 from lamina.step.micro_batches import EXAMPLES
-from lamina.step.names import (
-    Names,
-    as_arrays,
-    names_of_inputs,
-    names_of_targets,
-    names_of_weights,
-    unnamed,
-)
+from lamina.step.names import Names, as_arrays, names_of_targets, names_of_weights, unnamed
 from lamina.step.specs import batch_specs, check_batch, input_spec
 from lamina.training.epochs import batches_of_rows
 
@@ -140,7 +133,7 @@ class BatchRunner(Named):
         self._loss = loss
         network, dtype = parameters.network, parameters.dtype
         self._batch = batch_specs(network, dtype, parameters.rounding, loss, dataset)
-        self._input_names = names_of_inputs(network)
+        self._input_names = Names("input", network.input_names)
         self._wanted_inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
         self._shared: dict[str, Memory] = dict(parameters.memories)
         advice = (
