@@ -127,7 +127,7 @@ def check_loss(loss: object, where: str = "loss") -> None:
     if isinstance(loss, type) or not (callable_here or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
         data = isinstance(loss, list | tuple) or hasattr(loss, "__array__")
-        advice = "Inputs and targets are one argument, a pair: (x, y)." * data
+        advice = "Inputs and targets are one argument, a pair: (x, y)." if data else ""
         raise wrong_argument(where, "a loss", expected, cast(object, loss), advice)
     check_order(loss, where)
 

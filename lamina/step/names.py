@@ -115,12 +115,13 @@ def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
         data = all(isinstance(array, list) or hasattr(array, "__array__") for array in arrays)
-        pair = role == "input" and data and len(arrays) == 2 * count
+        advice = f"Give a tuple with one array for each {role}."
+        if role == "input" and data and len(arrays) == 2 * count:
+            advice += " Targets are an argument of their own: Dataset(x, y), step(x, y)."
         raise DataError(
             f"the network has another number of {role}s",
             facts=(("expected", str(count)), ("found", str(len(arrays)))),
-            advice=f"Give a tuple with one array for each {role}."
-            + " Targets are an argument of their own: Dataset(x, y), step(x, y)." * pair,
+            advice=advice,
         )
     return arrays
 
