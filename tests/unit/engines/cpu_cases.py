@@ -79,12 +79,12 @@ def same_for_threads(
 ) -> None:
     """A program gives the same outputs with each number of threads."""
     engine = engine or CpuEngine()
-    found: list[dict[str, bytes]] = []
+    results: list[dict[str, bytes]] = []
     for count in threads:
         engine.processor = replace(engine.processor, threads=count)
         outputs, _ = run_program(program, engine, feeds, schedule=schedule(engine.processor))
-        found.append({name: np.asarray(value).tobytes() for name, value in outputs.items()})
-    assert all(one == found[0] for one in found[1:])
+        results.append({name: np.asarray(value).tobytes() for name, value in outputs.items()})
+    assert all(result == results[0] for result in results[1:])
 
 
 @frozen_dataclass
@@ -129,12 +129,12 @@ class Convolution:
         weight = leaf(self.n, self.channels // self.groups, *self.window)
         padding = [self.padding] * rank
         y = ops.conv(x, weight, self.stride, padding, self.dilation, groups=self.groups)
-        found = {"y": y}
+        tensors = {"y": y}
         if results:
             total = ops.sum(y * leaf(self.batch, *y.shape[1:]))
             slopes = gradients(total, [x, weight])
-            found |= dict(zip(("x", "weight"), slopes, strict=True))
-        made = [ops.transpose(found[name], to_last) for name in results or ("y",)]
+            tensors |= dict(zip(("x", "weight"), slopes, strict=True))
+        made = [ops.transpose(tensors[name], to_last) for name in results or ("y",)]
         return leaves.graph(made)
 
     def program(self, *results: str) -> Program:
@@ -147,9 +147,9 @@ def windows_of(
     """The contractions over windows, and their schedules."""
     schedule = schedule or decide(program, processor)
     return [
-        (step, one)
-        for step, one in zip(program.steps, schedule.steps, strict=True)
-        if isinstance(step, Contraction) and isinstance(one, WindowSchedule)
+        (step, step_schedule)
+        for step, step_schedule in zip(program.steps, schedule.steps, strict=True)
+        if isinstance(step, Contraction) and isinstance(step_schedule, WindowSchedule)
     ]
 
 

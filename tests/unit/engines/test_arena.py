@@ -22,9 +22,9 @@ def model(engine, hidden=16):
     return lm.Model(lm.Sequential(lm.Input(5), *layers), engine=engine, seed=2)
 
 
-def attach(one, batch_size, **options):
+def attach(classifier, batch_size, **options):
     loss, optimizer = lm.CrossEntropy(), lm.Adam(0.01)
-    return one.training(loss=loss, optimizer=optimizer, batch_size=batch_size, **options)
+    return classifier.training(loss=loss, optimizer=optimizer, batch_size=batch_size, **options)
 
 
 def arena_of(one):
@@ -75,30 +75,30 @@ def test_a_tenant_whose_allocation_fails_is_not_kept(monkeypatch):
             raise MemoryError
         return aligned(size)
 
-    arena, one = HostArena(), Tenant()
-    arena.enter(one, 100)
+    arena, tenant = HostArena(), Tenant()
+    arena.enter(tenant, 100)
     monkeypatch.setattr("lamina.engines.host.aligned", small)
     with pytest.raises(MemoryError):
         arena.enter(Tenant(), 300)
-    assert (arena.bytes, one.moves) == (100, 1)
+    assert (arena.bytes, tenant.moves) == (100, 1)
     arena.enter(Tenant(), 50)
     assert arena.bytes == 100
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_programs_of_a_model_share_one_arena(engine):
-    one = model(engine)
-    one.predict(normal(3, 5))
-    with attach(one, 64) as training:
-        largest = arena_of(one).bytes
+    classifier = model(engine)
+    classifier.predict(normal(3, 5))
+    with attach(classifier, 64) as training:
+        largest = arena_of(classifier).bytes
         assert largest >= training.bill.arena_bytes
         for size in (1, 7, 64):
             training.step(normal(size, 5), np.arange(size) % 3)
-            one.predict(normal(size, 5))
-            one.part(one.network).predict(normal(size, 5))
-        one.evaluate((normal(20, 5), np.arange(20) % 3), lm.CrossEntropy(), batch_size=20)
-        assert arena_of(one).bytes == largest
-    assert 0 < arena_of(one).bytes < largest
+            classifier.predict(normal(size, 5))
+            classifier.part(classifier.network).predict(normal(size, 5))
+        classifier.evaluate((normal(20, 5), np.arange(20) % 3), lm.CrossEntropy(), batch_size=20)
+        assert arena_of(classifier).bytes == largest
+    assert 0 < arena_of(classifier).bytes < largest
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -106,15 +106,15 @@ def test_programs_that_share_an_arena_compute_the_same_as_alone(engine):
     """Each program moves the others when it is compiled, and leaves its numbers in their memory."""
     results = []
     for shared in (True, False):
-        one, found = model(engine), []
-        with attach(one, 64) as training:
+        classifier, numbers = model(engine), []
+        with attach(classifier, 64) as training:
             for size in (2, 33, 5, 64) * 3:
                 x = normal(size, 5, seed=size)
-                found.append(float(training.step(x, np.arange(size) % 3)))
-                found.append((one if shared else copy.deepcopy(one)).predict(x))
+                numbers.append(float(training.step(x, np.arange(size) % 3)))
+                numbers.append((classifier if shared else copy.deepcopy(classifier)).predict(x))
                 if shared:
-                    one.predict(x[:1])
-        results.append(found)
+                    classifier.predict(x[:1])
+        results.append(numbers)
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
 
@@ -123,11 +123,11 @@ def test_runs_over_a_data_set_continue_after_the_arena_moves():
     data = (normal(64, 5), np.arange(64) % 3)
     results = []
     for moved in (False, True):
-        one = model("cpu")
-        with attach(one, 16) as training:
+        classifier = model("cpu")
+        with attach(classifier, 16) as training:
             losses = [training.run(data, steps=3)]
             if moved:
-                one.predict(normal(4000, 5))
+                classifier.predict(normal(4000, 5))
             training.step(data[0][:16], data[1][:16])
             losses.append(training.run(data, steps=3))
         results.append(np.concatenate(losses))
@@ -137,11 +137,11 @@ def test_runs_over_a_data_set_continue_after_the_arena_moves():
 def test_prepacked_weights_are_not_overwritten_by_other_programs():
     """Inference packs its weights once; other programs must not overwrite them."""
     net = lm.Sequential(lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh())
-    one, x = lm.Model(net), normal(256, 64)
-    alone = one.predict(x)
+    predictor, x = lm.Model(net), normal(256, 64)
+    alone = predictor.predict(x)
     for size in (31, 1, 400):
-        one.predict(normal(size, 64))
-        np.testing.assert_array_equal(one.predict(x), alone)
+        predictor.predict(normal(size, 64))
+        np.testing.assert_array_equal(predictor.predict(x), alone)
 
 
 @pytest.mark.sampled
@@ -153,12 +153,12 @@ def test_no_program_reads_stale_contents_of_the_arena(engine, monkeypatch):
     x, y = normal(9, 16, 12, 12), np.arange(9) % 4
     results = []
     for poisoned in (False, True):
-        one = lm.Model(lm.Sequential(lm.Input(16, 12, 12), *layers), engine=engine)
+        cnn = lm.Model(lm.Sequential(lm.Input(16, 12, 12), *layers), engine=engine)
         if poisoned:
-            monkeypatch.setattr(compiled.CompiledProgram, "run", after_filling(arena_of(one)))
-        with one.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=9) as training:
+            monkeypatch.setattr(compiled.CompiledProgram, "run", after_filling(arena_of(cnn)))
+        with cnn.training(loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=9) as training:
             losses = [float(training.step(x, y)) for _ in range(3)]
-        results.append([*losses, one.predict(x), *one.parameters().values()])
+        results.append([*losses, cnn.predict(x), *cnn.parameters().values()])
     for first, second in zip(*results, strict=True):
         np.testing.assert_array_equal(first, second)
 
@@ -167,10 +167,10 @@ def test_no_program_reads_stale_contents_of_the_arena(engine, monkeypatch):
 def test_a_training_keeps_programs_for_few_batch_sizes(engine, monkeypatch):
     monkeypatch.setattr(compiled, "MOST_PROGRAMS", 3)
     monkeypatch.setattr(compiled, "FEW_PROGRAMS", 9)
-    one = model(engine, hidden=4)
-    with attach(one, 7) as training:
+    classifier = model(engine, hidden=4)
+    with attach(classifier, 7) as training:
         steps = training._programs._programs
-        tenants = arena_of(one)._needs
+        tenants = arena_of(classifier)._needs
         # The last of them was given up and is compiled again.
         for size in (1, 2, 3, 4, 5, 6, 7, 1):
             training.step(normal(size, 5), np.arange(size) % 3)

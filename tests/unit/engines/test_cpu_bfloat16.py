@@ -160,8 +160,8 @@ def rounded_product(leaves, b, m, n, k, transposed="", epilogue=False):
 def in_tile_registers(program, engine, kind=GemmSchedule):
     """Other schedules in which all products, or contractions over windows, are in tiles."""
     for schedule in legal_schedules(program, engine.processor):
-        found = [one for one in schedule.steps if isinstance(one, kind)]
-        if found and all(one.algorithm == AMX or getattr(one, "amx", False) for one in found):
+        steps = [step for step in schedule.steps if isinstance(step, kind)]
+        if steps and all(step.algorithm == AMX or getattr(step, "amx", False) for step in steps):
             yield schedule
 
 
@@ -177,9 +177,9 @@ def test_products_equal_the_oracles(b, m, n, k, transposed, engine):
     leaves = Leaves()
     graph = rounded_product(leaves, b, m, n, k, transposed)
     program = check(
-        graph, engine, leaves.feeds, schedules=lambda one: in_tile_registers(one, engine)
+        graph, engine, leaves.feeds, schedules=partial(in_tile_registers, engine=engine)
     )
-    assert [one.algorithm for one in products_of(program, engine.processor)] == [AMX]
+    assert [product.algorithm for product in products_of(program, engine.processor)] == [AMX]
     assert len([*in_tile_registers(program, engine)]) == 3
 
 
@@ -428,14 +428,14 @@ def test_results_do_not_depend_on_the_number_of_threads(vectors, monkeypatch):
     layers = lm.Conv2d(33, 3), lm.ReLU(), lm.Flatten(), lm.Linear(70)
     net = lm.Sequential(lm.Input(8, 20, 20), *layers)
     x = np.random.default_rng(0).standard_normal((40, 8, 20, 20), "float32")
-    found = []
+    parameters = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("LAMINA_THREADS", threads)
         model = lm.Model(net, dtype="mixed-bfloat16")
         with model.training(lm.MSE(), lm.SGD(0.1), len(x)) as training:
             training.step(x, np.ones((40, 70), "float32"))
-        found.append([value.tobytes() for value in model.parameters().values()])
-    assert found[0] == found[1] == found[2]
+        parameters.append([value.tobytes() for value in model.parameters().values()])
+    assert parameters[0] == parameters[1] == parameters[2]
 
 
 strided = partial(Convolution, stride=2, batch=3, channels=8, n=20, whole=True)
@@ -462,11 +462,11 @@ def test_strided_gradients_of_weights_are_pairs(case, paired):
 
 def test_images_of_1x1_have_the_positions_alone():
     for case in (strided((16, 16), (1, 1)), strided((16, 16), (1, 1), padding=(2, 2))):
-        ((step, found),) = windows_of(case.program("weight"), ZEN_4)
+        ((step, schedule),) = windows_of(case.program("weight"), ZEN_4)
         windowed = reading(step, WEIGHT_GRADIENT, paired=True)
         _, high, wide = step.k
         assert windowed.image.size(high.extent) == high.extent * wide.extent * case.channels
-        assert found.block == high.extent
+        assert schedule.block == high.extent
 
 
 def test_an_image_is_not_read_after_the_last_window():
@@ -490,10 +490,10 @@ def test_sides_with_a_negative_dilation_are_split():
 def pairs_along_positions(program, processor):
     for number, step in enumerate(program.steps):
         if isinstance(step, Contraction):
-            for one in alternatives_of(step, processor):
-                if isinstance(one, WindowSchedule) and one.paired:
-                    assert one.algorithm == WEIGHT_GRADIENT
-                    yield decide(program, processor, {number: one})
+            for schedule in alternatives_of(step, processor):
+                if isinstance(schedule, WindowSchedule) and schedule.paired:
+                    assert schedule.algorithm == WEIGHT_GRADIENT
+                    yield decide(program, processor, {number: schedule})
 
 
 STRIDED = {
@@ -530,10 +530,10 @@ def test_gradients_of_weights_equal_the_oracles(name, pair_engine):
         pair_engine,
         leaves.feeds,
         exact=True,
-        schedules=lambda one: pairs_along_positions(one, of),
+        schedules=partial(pairs_along_positions, processor=of),
     )
     pairs = name != "one axis"
-    assert [one.paired for _, one in windows_of(program, of)] == [pairs]
+    assert [schedule.paired for _, schedule in windows_of(program, of)] == [pairs]
     assert len([*pairs_along_positions(program, of)]) == 2 * pairs
 
 
@@ -545,7 +545,7 @@ def test_gradients_of_weights_equal_the_oracles(name, pair_engine):
 def test_convolutions_do_not_depend_on_the_number_of_threads(vectors, case, results, monkeypatch):
     engine, leaves = with_little_cache(vectors, 10 << 10, monkeypatch), Leaves()
     program = program_cases.compiled(case.graph(leaves, *results))
-    found = [one for _, one in windows_of(program, engine.processor)]
-    assert len(found) == len(results)
-    assert all(one.amx if vectors == "amx" else one.paired for one in found)
+    schedules = [schedule for _, schedule in windows_of(program, engine.processor)]
+    assert len(schedules) == len(results)
+    assert all(schedule.amx if vectors == "amx" else schedule.paired for schedule in schedules)
     same_for_threads(program, leaves.feeds, engine=engine)

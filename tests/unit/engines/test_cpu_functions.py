@@ -70,18 +70,18 @@ def apply(emit, *operands, lanes=16, fused=True, doubles=True):
     return result[:size]
 
 
-def check_units(found, expected, *arguments):
+def check_units(results, expected, *arguments):
     """Values are at most `MOST_ULP` units off; both are NaN or infinite, or none."""
     with np.errstate(over="ignore"):
-        rounded = expected.astype(found.dtype)
-    same = (found == rounded) | (np.isnan(found) & np.isnan(rounded))
+        rounded = expected.astype(results.dtype)
+    same = (results == rounded) | (np.isnan(results) & np.isnan(rounded))
     spacing = np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1)))
     with np.errstate(all="ignore"):
-        distance = np.abs(found.astype(expected.dtype) - expected) / spacing
+        distance = np.abs(results.astype(expected.dtype) - expected) / spacing
     # A value that overflows in one may be the largest number in the other.
     error = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance)).astype(float)
     worst = int(np.argmax(error))
-    named = ", ".join(repr(one[worst]) for one in arguments)
+    named = ", ".join(repr(argument[worst]) for argument in arguments)
     assert error[worst] <= MOST_ULP, f"of {named}: {error[worst]:.2f} units off"
 
 
@@ -162,11 +162,11 @@ def test_error_functions_are_right_to_four_units(name, dtype, fused):
     mpmath = pytest.importorskip("mpmath", reason="mpmath gives the reference")
     reach = 7 if name == "erf" else 10.2 if dtype == "float32" else 27.5
     x = arguments(dtype, -reach, reach)[::100]
-    found = apply(functions.FUNCTIONS[name], x, fused=fused)
+    results = apply(functions.FUNCTIONS[name], x, fused=fused)
     with mpmath.workdps(40):
         exact = [getattr(mpmath, name)(mpmath.mpf(float(value))) for value in x]
         spacing = np.spacing(np.abs(np.array([float(e) for e in exact], dtype)))
-        pairs = zip(found, exact, spacing, strict=True)
+        pairs = zip(results, exact, spacing, strict=True)
         error = [float(abs(mpmath.mpf(float(f)) - e) / float(s)) for f, e, s in pairs]
     assert max(error) <= MOST_ULP
 
@@ -191,17 +191,17 @@ def test_special_values_are_those_of_numpy(name, dtype, doubles):
         operands = [grid.ravel() for grid in np.meshgrid(*[np.array(values, dtype)] * 2)]
     with np.errstate(all="ignore"):
         expected = REFERENCES[name](*operands)
-    found = apply(function_of(name), *operands, doubles=doubles)
+    results = apply(function_of(name), *operands, doubles=doubles)
     exact = ~np.isfinite(expected) | (expected == 0)
     if name == "power":
         exact |= np.abs(expected) == 1
     elif name == "atan2":
-        assert np.array_equal(np.signbit(found), np.signbit(expected))
+        assert np.array_equal(np.signbit(results), np.signbit(expected))
     else:
         exact |= ~np.isfinite(operands[0]) | (operands[0] == 0)
-    assert same_bits(found[exact], expected[exact])
+    assert same_bits(results[exact], expected[exact])
     error = 1e-6 if name == "power" else 4 * limits.eps
-    np.testing.assert_allclose(found, expected, error, limits.smallest_subnormal)
+    np.testing.assert_allclose(results, expected, error, limits.smallest_subnormal)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -221,11 +221,11 @@ def test_logarithms_of_powers_are_whole(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_whole_numbers(emit, reference, dtype):
     generator = np.random.default_rng(2)
-    whole = np.arange(-20, 20) / 4
+    quarters = np.arange(-20, 20) / 4
     sizes = 10.0 ** generator.uniform(-40, 30, 10_000) * generator.choice([-1, 1], 10_000)
     limits = 2.0 ** (np.finfo(dtype).nmant + np.arange(-2, 3)) + np.arange(-2, 2.5, 0.5)[:, None]
     below_half = np.nextafter(np.array([0.5, -0.5], dtype), np.array(0, dtype))
-    x = np.concatenate([whole, sizes, SPECIAL, limits.ravel(), below_half]).astype(dtype)
+    x = np.concatenate([quarters, sizes, SPECIAL, limits.ravel(), below_half]).astype(dtype)
     assert same_bits(apply(emit, x), reference(x))
 
 
@@ -240,7 +240,7 @@ def test_remainders_are_exact(dtype, lanes):
     x, y = np.concatenate([near, sizes * generator.choice([-1, 1], sizes.shape)], 1).astype(dtype)
     values = [*SPECIAL, 3, -3, 0.75, limits.max, limits.min, limits.tiny, -limits.tiny]
     values += [limits.smallest_subnormal, limits.smallest_subnormal * 7, limits.eps]
-    grid = [one.ravel() for one in np.meshgrid(*[np.array(values, dtype)] * 2)]
+    grid = [coordinates.ravel() for coordinates in np.meshgrid(*[np.array(values, dtype)] * 2)]
     x, y = np.concatenate([x, grid[0]]), np.concatenate([y, grid[1]])
     with np.errstate(all="ignore"):
         expected = np.fmod(x, y)
@@ -256,7 +256,7 @@ def integers(name):
     limits = np.iinfo(name)
     ends = [limits.min, limits.min + 1, limits.max, limits.max - 1, 0, 1, 2, 3]
     ends += [-1, -2] if limits.min else []
-    grid = [one.ravel() for one in np.meshgrid(*[np.array(ends, name)] * 2)]
+    grid = [coordinates.ravel() for coordinates in np.meshgrid(*[np.array(ends, name)] * 2)]
     small = generator.integers(max(limits.min, -9), 70, (2, 500)).astype(name)
     every = generator.integers(limits.min, limits.max, (2, 500), name, endpoint=True)
     left, right = np.concatenate([grid, small, every, np.stack([every[0], small[0]])], 1)

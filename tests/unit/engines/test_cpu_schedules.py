@@ -67,7 +67,7 @@ def trained(*widths, batch=64, optimizer=SGD):
 
 
 def convolution(size=3, stride=1, *, extent=8, channels=(4, 5)):
-    """A small convolution and its gradients; `channels` are those of input and output."""
+    """A small convolution and its gradients, with `channels` of input and output."""
     leaves = Leaves()
     inputs, outputs = channels
     x = leaves.add(np.ones((2, inputs, extent, extent), "float32"))
@@ -89,15 +89,15 @@ def test_a_schedule_is_printed_step_by_step():
 def test_every_algorithm_is_an_alternative_at_every_size():
     steps = [step for size in (3, 5) for step in convolution(size).steps]
     steps += convolution(3, 2).steps
-    found = {
-        one.algorithm
+    algorithms = {
+        schedule.algorithm
         for step in steps
         if isinstance(step, Contraction)
-        for one in alternatives_of(step, PROCESSOR)
+        for schedule in alternatives_of(step, PROCESSOR)
     }
     filtered = {WINOGRAD[FILTERINGS[n]] for n in (3, 5)}
     filtered |= {WINOGRAD_WEIGHT_GRADIENT[FILTERINGS[n]] for n in (3, 5)}
-    assert found >= {*filtered, IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM, "loop", "tiles"}
+    assert algorithms >= {*filtered, IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM, "loop", "tiles"}
 
 
 def test_without_sliding_windows_a_step_has_two_readings():
@@ -120,10 +120,10 @@ def test_forced_schedules_decide_which_operands_are_packed():
     number = next(n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
     choices = alternatives_of(program.steps[number], PROCESSOR)
     packed = next(
-        one for one in choices if isinstance(one, GemmSchedule) and one.right == PREPACKED
+        gemm for gemm in choices if isinstance(gemm, GemmSchedule) and gemm.right == PREPACKED
     )
     schedule = decide(program, PROCESSOR, {number: packed})
-    assert [one.users for one in schedule.prepackings] == [(number,)]
+    assert [prepacking.users for prepacking in schedule.prepackings] == [(number,)]
     assert schedule.steps[number] == packed
 
 
@@ -158,7 +158,7 @@ def test_kernels_follow_the_schedule(made, algorithm, field, decided, other):
     changed = replace(step, **{field: other})
     assert str(changed) != str(step) or field == "unrolled"
     forced = decide(program, PROCESSOR, {number: changed})
-    texts = {write_program(program, PROCESSOR, one).text for one in (schedule, forced)}
+    texts = {write_program(program, PROCESSOR, variant).text for variant in (schedule, forced)}
     assert len(texts) == 2
 
 
@@ -169,16 +169,16 @@ def test_kernels_are_shared_as_the_schedule_states():
     alone = replace(
         schedule,
         kernels=tuple(
-            tuple(Slices(one.work, 1, one.work.items) for one in kernels)
+            tuple(Slices(slices.work, 1, slices.work.items) for slices in kernels)
             for kernels in schedule.kernels
         ),
     )
-    written = [write_program(program, PROCESSOR, one).layout.program for one in (schedule, alone)]
-    most = [max(kernel.slice_count for kernel in one.kernels) for one in written]
+    layouts = [write_program(program, PROCESSOR, variant).layout for variant in (schedule, alone)]
+    most = [max(kernel.slice_count for kernel in layout.program.kernels) for layout in layouts]
     assert most == [2, 1]
     apart = replace(schedule, least_shared_cycles=math.inf)
     phases = write_program(program, PROCESSOR, apart).layout.program.phases
-    assert any(phase.shared for phase in written[0].phases)
+    assert any(phase.shared for phase in layouts[0].program.phases)
     assert not any(phase.shared for phase in phases)
 
 
@@ -201,14 +201,15 @@ def test_numbers_that_are_inputs_change_no_loop(vector_bytes, registers):
         def number(value):
             return -leaves.add(np.float32(value)) if as_inputs else value
 
-        found = []
+        results = []
         for shape in ((40, 2), (10, 40), (2, 2), (300, 1), (5, 7)):
             extents = (shape, shape, (1, shape[1]), (shape[0], 1))
-            w, m, row, column = (leaves.add(np.ones(one, "float32")) for one in extents)
+            w, m, row, column = (leaves.add(np.ones(extent, "float32")) for extent in extents)
             mean = m * number(0.9) + (w * number(0.5) + row * column)
-            found += [mean, w - mean * number(0.01)]
-        program = program_of(found)
-        loops = [one for one in decide(program, processor).steps if isinstance(one, LoopSchedule)]
+            results += [mean, w - mean * number(0.01)]
+        program = program_of(results)
+        steps = decide(program, processor).steps
+        loops = [step for step in steps if isinstance(step, LoopSchedule)]
         nests = [(n.order, n.lane, n.lanes, n.style) for loop in loops for n in loop.nests]
         return nests, sum(cost_of(step, program.buffers).operations for step in program.steps)
 
@@ -225,17 +226,17 @@ def test_more_workers_are_used_for_more_work_only():
 
 
 def test_a_reduction_of_what_an_earlier_stage_writes_is_split_after_it():
-    (case,) = (one for one in CASES if one.name == "written")
+    (case,) = (candidate for candidate in CASES if candidate.name == "written")
     engine = CpuEngine()
     program, feeds = compiled(case, engine.target), case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
     others = legal_schedules(program, engine.processor)
-    split = [one for one in others if "partial results" in str(one)]
+    split = [alternative for alternative in others if "partial results" in str(alternative)]
     assert split
     for schedule in split:
-        found, _ = run_program(program, engine, feeds, schedule=schedule)
+        outputs, _ = run_program(program, engine, feeds, schedule=schedule)
         for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-6)
+            np.testing.assert_allclose(outputs[name], value, rtol=1e-6)
 
 
 HOST = replace(host(), threads=2)
@@ -290,7 +291,7 @@ def test_equal_steps_with_different_schedules_share_nothing():
     assert usual.steps[0] == usual.steps[1]
     forced = {1: next(alternatives_of(equal.steps[1], HOST))}
     different = decide(equal, HOST, forced)
-    written = (write_llvm(equal, HOST, one).calls for one in (usual, different))
+    written = (write_llvm(equal, HOST, schedule).calls for schedule in (usual, different))
     alike, apart = map(functions_of, written)
     assert len(apart) == len(alike) + 1
 
@@ -337,8 +338,8 @@ PACKED = {
 def test_weights_are_packed_if_several_runs_or_steps_use_them(made, users, at_load, elements):
     program = made()
     prepackings = decide(program, HOST).prepackings
-    assert [len(one.users) for one in prepackings] == users
-    assert {one.at_load for one in prepackings} <= {at_load}
+    assert [len(prepacking.users) for prepacking in prepackings] == users
+    assert {prepacking.at_load for prepacking in prepackings} <= {at_load}
     layout = write_program(program, HOST).layout
     assert (layout.load.threads >= 1) == at_load
     assert not users or layout.shared_bytes == 4 * elements
@@ -388,9 +389,9 @@ def test_packed_weights_follow_the_parameters():
         before = models[0].predict(x)
         for number in range(2):
             change(number)
-        found, expected = (model.predict(x) for model in models)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-        assert not np.allclose(found, before)
+        predicted, expected = (model.predict(x) for model in models)
+        np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
+        assert not np.allclose(predicted, before)
 
     def double(number):
         own = models[number]
@@ -540,14 +541,14 @@ def loops():
     y = ops.conv(images, weight, groups=19, strides=1, padding=1, dilations=1)
     slopes = gradients(ops.sum(y * ops.stop_gradient(ops.sin(y))), [x])
     program = program_of([ops.transpose(y, (0, 2, 3, 1)), *slopes])
-    found = [
+    texts = [
         write_llvm(program, host(), only=number).module.text()
         for number, step in enumerate(program.steps)
         if isinstance(step, Loop)
         and any([axis.extent for axis in stage.axes] == [3, 3] for stage in step.stages[:1])
     ]
-    assert len(found) == 2
-    return found
+    assert len(texts) == 2
+    return texts
 
 
 def test_weights_are_gathered_before_the_loop_over_positions():

@@ -89,7 +89,7 @@ def test_the_graphs_of_the_conformance_suite_take_every_algorithm():
     # With windows of 3x3 and 5x5, and with rounded operands.
     filtered = {seed: FilteredGraph(seed).graph for seed in FILTERED_SEEDS}
     rounded = [graph for seed, graph in filtered.items() if seed % 5 != 4]
-    graphs += [*filtered.values(), *(with_rounded_products(one, bfloat16) for one in rounded)]
+    graphs += [*filtered.values(), *(with_rounded_products(graph, bfloat16) for graph in rounded)]
     # Wide vectors and caches of a common size: how often each algorithm pays depends on these.
     processor = replace(ZEN_4, bfloat16_pairs=False, level1_bytes=48 << 10)
     taken = Counter()
@@ -161,7 +161,7 @@ def convolution(dtype="float32", channels=24, size=3):
     x, weight = leaf(3, channels, 9, 11), leaf(20, channels, size, size)
     upstream, padding = leaf(3, 20, 9, 11), (size // 2, size // 2)
     if number != dtype:
-        x, upstream = (ops.rounded(one, bfloat16) for one in (x, upstream))
+        x, upstream = (ops.rounded(tensor, bfloat16) for tensor in (x, upstream))
         weight = ops.rounded(weight, bfloat16) if dtype == ROUNDED else weight
     y = ops.conv(x, weight, [1, 1], [padding, padding], [1, 1])
     return leaves.graph([y, *gradients(ops.sum(y * upstream), [x, weight])]), leaves.feeds
@@ -179,14 +179,15 @@ def by_winograd(graph, feeds):
 def test_tiles_of_4x4_are_for_convolutions_with_a_rounded_operand(rounded):
     """Not for data that are stored in 16 bits."""
     leaves = Leaves()
-    x, weight = (leaves.add(np.ones(one, "float32")) for one in ((2, 32, 16, 16), (32, 32, 3, 3)))
+    x = leaves.add(np.ones((2, 32, 16, 16), "float32"))
+    weight = leaves.add(np.ones((32, 32, 3, 3), "float32"))
     if "stored" in rounded:
         x = ops.cast(leaves.add(np.ones((2, 32, 16, 16), bfloat16.numpy)), float32)
     x = ops.rounded(x, bfloat16) if "x" in rounded else x
     weight = ops.rounded(weight, bfloat16) if "weight" in rounded else weight
     y = ops.conv(x, weight, [1, 1], [(1, 1)] * 2, [1, 1])
     program = compiled(leaves.graph([y]))
-    (step,) = (one for one in program.steps if isinstance(one, Contraction))
+    (step,) = (step for step in program.steps if isinstance(step, Contraction))
     tiles = {name for name in readings(step) if "4x4" in name}
     assert tiles == ({"Winograd F(4x4, 3x3)"} if rounded else set())
     (schedule, _), *_ = windows_of(program)
@@ -252,9 +253,9 @@ def test_errors_of_winograd_are_those_of_its_roundings(filtering, dtype):
     graph, feeds = convolution(dtype, size=size)
     program = compiled(graph)
     schedule = winograd(program)
-    wanted = [WINOGRAD[filtering]] * 2 + [WINOGRAD_WEIGHT_GRADIENT[filtering]]
-    assert sorted(one.algorithm for one, _ in windows_of(program, schedule)) == sorted(wanted)
-    found, _ = run_program(program, CpuEngine(), feeds, schedule=schedule)
+    names = [WINOGRAD[filtering]] * 2 + [WINOGRAD_WEIGHT_GRADIENT[filtering]]
+    assert sorted(window.algorithm for window, _ in windows_of(program, schedule)) == sorted(names)
+    outputs, _ = run_program(program, CpuEngine(), feeds, schedule=schedule)
     expected, _ = evaluate(graph, feeds)
     # The sums are over channels, outputs, and the tiles of images of 9x11.
     tiles = -(-9 // filtering.results) * -(-11 // filtering.results)
@@ -266,7 +267,7 @@ def test_errors_of_winograd_are_those_of_its_roundings(filtering, dtype):
     for (name, value), (what, sums, terms) in zip(expected.items(), cases, strict=True):
         deviation = math.hypot(filtering_deviation(what, filtering, sums), direct_deviation(terms))
         # One of a billion values is six standard deviations off.
-        compare(name, found[name], value, 6 * deviation * float(np.finfo(value.dtype).eps) / 2)
+        compare(name, outputs[name], value, 6 * deviation * float(np.finfo(value.dtype).eps) / 2)
 
 
 @pytest.mark.parametrize(
@@ -353,10 +354,10 @@ def test_winograd_gives_zeros_where_all_terms_are_zero(dtype, filtering, vectors
         expected = expected_of(graph, feeds).outputs
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
         for name, count in counts.items():
-            found = executable.output(name)
-            noise[change, name] = np.count_nonzero(found[count == 0])
-            assert np.count_nonzero(found) <= np.count_nonzero(count), (change, name)
-            compare(name, found, *expected[name])
+            output = executable.output(name)
+            noise[change, name] = np.count_nonzero(output[count == 0])
+            assert np.count_nonzero(output) <= np.count_nonzero(count), (change, name)
+            compare(name, output, *expected[name])
     executable.release()
     assert not any(noise.values()), noise
 
@@ -392,11 +393,11 @@ def test_gradients_of_few_weights_have_partial_sums_for_every_number_of_threads(
     graph = leaves.graph(gradients(ops.sum(y * upstream), [weight]))
     program = check(graph, CpuEngine(), leaves.feeds)
     for threads in (1, 2, 5):
-        ((one, _),) = windows_of(program, decide(program, replace(host(), threads=threads)))
+        ((schedule, _),) = windows_of(program, decide(program, replace(host(), threads=threads)))
         # A kernel for the partial sums, and one that adds them up.
-        assert (one.algorithm, len(one.works)) == (WEIGHT_GRADIENT, 2)
-        assert one.partial_sums > 1
-        assert one.works[0].items >= 7
+        assert (schedule.algorithm, len(schedule.works)) == (WEIGHT_GRADIENT, 2)
+        assert schedule.partial_sums > 1
+        assert schedule.works[0].items >= 7
     same_for_threads(program, leaves.feeds, (1, 2, 5))
 
 
@@ -419,7 +420,7 @@ def test_nonfinite_values_reach_the_results_whose_terms_contain_them(size, pixel
     """Results of their windows, and gradients of the weights of their channel."""
     graph, feeds = convolution(size=size)
     feeds["x0"][(1, 3, *pixel)] = value
-    y, _, of_weight = (~np.isfinite(one) for one in by_winograd(graph, feeds))
+    y, _, of_weight = (~np.isfinite(result) for result in by_winograd(graph, feeds))
     reached, reach = np.zeros(y.shape, bool), size // 2
     rows, columns = (slice(max(at - reach, 0), at + reach + 1) for at in pixel)
     reached[1, :, rows, columns] = True

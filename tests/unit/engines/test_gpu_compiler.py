@@ -40,26 +40,26 @@ def test_a_gpu_takes_the_longer_of_two_times():
 @pytest.mark.parametrize("processor", PROCESSORS)
 @needs_clang
 def test_no_kernel_spills_registers(processor, half):
-    own = program(half)
-    text = write_kernels(own, decide(own, TARGET, TRAITS), TRAITS, WORDS).text
+    training_step = program(half)
+    text = write_kernels(training_step, decide(training_step, TARGET, TRAITS), TRAITS, WORDS).text
     kernels = compiled(text, processor)
     named = re.findall(r"^__kernel.* void (\w+)\(", text, re.MULTILINE)
-    assert sorted(one.name for one in kernels) == sorted(named)
-    assert [one for one in kernels if one.spills] == []
-    assert any(one.local_bytes for one in kernels)
-    assert all(one.occupancy >= 1 and one.vector_registers for one in kernels)
+    assert sorted(kernel.name for kernel in kernels) == sorted(named)
+    assert [kernel for kernel in kernels if kernel.spills] == []
+    assert any(kernel.local_bytes for kernel in kernels)
+    assert all(kernel.occupancy >= 1 and kernel.vector_registers for kernel in kernels)
 
 
 @pytest.mark.parametrize("processor", ["gfx906", "gfx1030", "gfx1100"])
 @needs_clang
 def test_amd_multiplies_float16_of_tiles_without_converting_it(processor):
     x, weight = (leaf(name, "input", (512, 512), float16) for name in "xw")
-    wide = (ops.cast(one, float32) for one in (x, weight))
-    own = program_of(ops.matmul(*wide), target=TARGET)
-    (schedule,) = decide(own, TARGET, TRAITS).steps
+    wide = (ops.cast(operand, float32) for operand in (x, weight))
+    product = program_of(ops.matmul(*wide), target=TARGET)
+    (schedule,) = decide(product, TARGET, TRAITS).steps
     assert schedule.left.is_half
     assembly = assembly_of(
-        write_kernels(own, ProgramSchedule((schedule,)), TRAITS, WORDS).text, processor
+        write_kernels(product, ProgramSchedule((schedule,)), TRAITS, WORDS).text, processor
     )
     block = schedule.item_m * schedule.item_n
     # The float16 are operands of instructions that add to a float32.

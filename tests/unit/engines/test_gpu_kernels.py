@@ -78,17 +78,17 @@ def test_the_iterations_of_a_work_item_are_counted(shape, axes, needed):
 
 
 @pytest.mark.parametrize(
-    ("most", "found"), [(99, ""), (100, "101 in k"), (None, "an unknown number in k")]
+    ("most", "needed"), [(99, ""), (100, "101 in k"), (None, "an unknown number in k")]
 )
-def test_a_loop_with_bounds_from_memory_counts_with_its_largest_extent(most, found):
+def test_a_loop_with_bounds_from_memory_counts_with_its_largest_extent(most, needed):
     module = Module(OPENCL, fused=True, most_iterations=100)
     code = module.kernel("k", [("x", "i64")], [("count", I64)])
     code.end_loop(code.begin_loop(0, code.parameters[1], most=most))
-    if not found:
+    if not needed:
         assert "for (" in module.text()
         return
     error = refused(EngineError, lambda: module.text())
-    assert error.facts == (("at most", "100 iterations"), ("needed", found))
+    assert error.facts == (("at most", "100 iterations"), ("needed", needed))
 
 
 def test_equal_steps_share_their_kernels():
@@ -97,8 +97,8 @@ def test_equal_steps_share_their_kernels():
     program = net.plan(8, engine="interpreter").program
     launches = written(program, TRAITS)
     assert len(launches.launches) == len(program.steps) == 6
-    assert len({one.kernel for one in launches.launches}) < 4
-    assert len({one.buffers for one in launches.launches}) == 6
+    assert len({launch.kernel for launch in launches.launches}) < 4
+    assert len({launch.buffers for launch in launches.launches}) == 6
 
 
 def test_kernels_use_doubles_only_on_devices_that_have_them():
@@ -123,7 +123,7 @@ NATIVE = replace(OPENCL, half=NATIVE_HALF)
 
 
 def test_only_kernels_with_float16_need_its_extension():
-    x, y = (leaf("x", "input", (8,), one) for one in (float16, float32))
+    x, y = (leaf("x", "input", (8,), dtype) for dtype in (float16, float32))
     for leaf_, expected in ((x, 1), (y, 0)):
         program = program_for(ops.exp(leaf_))
         schedule = decide(program, TARGET, TRAITS)
@@ -137,7 +137,7 @@ def test_sums_and_products_that_are_rounded_to_float16_are_computed_in_it():
     program = program_for((x * x + 0.5 - x) / (x + 0.1))
     schedule = decide(program, TARGET, TRAITS)
     text = write_kernels(program, schedule, TRAITS, NATIVE).text
-    (kernel,) = (one for one in text.split("\n\n") if "void step0(" in one)
+    (kernel,) = (definition for definition in text.split("\n\n") if "void step0(" in definition)
     lines = [line for line in kernel.splitlines() if "(half)" in line]
     operators = [line.split("(half)")[1].split(") ")[1][0] for line in lines]
     # 0.1 is rounded to float16 before, so that the last sum is one of two float16.
@@ -154,9 +154,9 @@ def test_tiles_of_floats_of_16_bits_take_16_bits_of_local_memory():
     program = program_for(ops.matmul(x, weight))
     (step,) = program.steps
     texts = {
-        one.left.is_half: write_kernels(program, ProgramSchedule((one,)), TRAITS, OPENCL).text
-        for one in candidates(step, TARGET, TRAITS)
-        if isinstance(one, TiledSchedule)
+        tiles.left.is_half: write_kernels(program, ProgramSchedule((tiles,)), TRAITS, OPENCL).text
+        for tiles in candidates(step, TARGET, TRAITS)
+        if isinstance(tiles, TiledSchedule)
     }
     assert texts[True].count("__local ushort l") == texts[False].count("__local uint l") == 2
     # Half as often, as vectors of 16 bytes have twice as many elements.
@@ -196,29 +196,29 @@ def test_a_training_step_runs_in_c99(words, dtype, tmp_path):
     program = net.plan(4, lm.CrossEntropy(), lm.Adam(), engine="interpreter", dtype=dtype).program
     generator = np.random.default_rng(0)
     feeds = {
-        one.name: np.asarray(generator.uniform(0, 2, one.shape), one.dtype.numpy)
+        argument.name: np.asarray(generator.uniform(0, 2, argument.shape), argument.dtype.numpy)
         for kind in ("input", "parameter", "state")
-        for one in program.of_kind(kind)
+        for argument in program.of_kind(kind)
     }
     if "loss_scale" in feeds:
         feeds["loss_scale"] = np.array(256, "float32")
     outputs, after = run_program(program, InterpreterEngine(), feeds)
     launches = write_kernels(program, decide(program, TARGET, ITEMS_ALONE), ITEMS_ALONE, words)
     assert launches.repeats
-    found = _run_in_c99(program, launches, feeds, tmp_path)
+    contents = _run_in_c99(program, launches, feeds, tmp_path)
     for name, buffer in program.outputs:
-        np.testing.assert_allclose(found[buffer], outputs[name], rtol=1e-5)
+        np.testing.assert_allclose(contents[buffer], outputs[name], rtol=1e-5)
     for name, value in after.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(contents[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def _run_in_c99(program, launches, feeds, folder):
     """Runs kernels item by item; returns the contents of all buffers."""
     library = library_of(launches.text, folder)
-    given = {**program.constants, **feeds}
+    contents = {**program.constants, **feeds}
     arrays = {
-        name: np.array(given.get(name, np.zeros(one.shape, one.dtype.numpy)))
-        for name, one in program.buffers.items()
+        name: np.array(contents.get(name, np.zeros(buffer.shape, buffer.dtype.numpy)))
+        for name, buffer in program.buffers.items()
     }
 
     def run(numbers, *iteration):
@@ -259,9 +259,9 @@ def test_each_block_of_workspaces_is_in_one_block_of_the_arena():
     launches = Launches("", (), (), (), workspaces, {"packed": 64})
     assert launches.workspace_blocks == (300, 756)
     assert launches.workspace_bytes == 300 + 756 + 64
-    whole = arena_layout(empty_program(), launches, limited(TRAITS, 4096))
-    assert whole.blocks == (384 + 756,)
-    assert whole.locations["c"] == (0, 384 + 256, 500)
+    unsplit = arena_layout(empty_program(), launches, limited(TRAITS, 4096))
+    assert unsplit.blocks == (384 + 756,)
+    assert unsplit.locations["c"] == (0, 384 + 256, 500)
     split = arena_layout(empty_program(), launches, limited(TRAITS, 1024))
     assert split.blocks == (300, 756)
     assert split.locations == {"a": (0, 0, 300), "b": (1, 0, 200), "c": (1, 256, 500)}
@@ -306,20 +306,20 @@ def test_fewer_work_items_keep_their_own_memory_within_one_allocation(monkeypatc
         family = ProcessorFamily(limited(PROCESSOR, limit), OPENCL_PROCESSOR, "opencl")
         return family.write(program, family.decide(program))
 
-    whole = written(1 << 40)
-    most = max(one.items for one in whole.launches)
+    unlimited = written(1 << 40)
+    most = max(launch.items for launch in unlimited.launches)
     assert most >= 4
-    own = whole.workspaces["own"].bytes // most
-    assert own > 1000
+    share = unlimited.workspaces["own"].bytes // most
+    assert share > 1000
     # A single work item may need more than the limit: then the program is refused.
-    for limit, items in ((3 * own + 200, 3), (2 * own, 2), (own, 1), (own - 200, 1)):
+    for limit, items in ((3 * share + 200, 3), (2 * share, 2), (share, 1), (share - 200, 1)):
         launches = written(limit)
-        assert launches.workspaces["own"] == Workspace(0, items * own)
-        assert max(one.items for one in launches.launches) == items
-        others = [one for name, one in launches.workspaces.items() if name != "own"]
+        assert launches.workspaces["own"] == Workspace(0, items * share)
+        assert max(launch.items for launch in launches.launches) == items
+        others = [workspace for name, workspace in launches.workspaces.items() if name != "own"]
         assert others
-        assert all(one.block > 0 for one in others)
-        assert all(one.offset + one.bytes <= limit for one in others)
+        assert all(workspace.block > 0 for workspace in others)
+        assert all(workspace.offset + workspace.bytes <= limit for workspace in others)
 
 
 @pytest.mark.cases(

@@ -43,20 +43,23 @@ NAMES = ("matmul-bf16", "transposed-bf16", "matmul-tf32", "transposed-tf32", "st
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_that_are_read_together_are_in_different_banks(name):
-    case = next(one for one in CASES if one.name == name)
+    case = next(candidate for candidate in CASES if candidate.name == name)
     program = compiled(case, family_of(A100).target)
     products = [Product(step) for step in program.steps if isinstance(step, Contraction)]
-    schedules = [one for product in products for one in legal_matrices(product, 32, A100.traits)]
+    schedules = [
+        schedule for product in products for schedule in legal_matrices(product, 32, A100.traits)
+    ]
     assert schedules
-    for one in schedules:
-        for load, tile in ((one.left, one.tile_m), (one.right, one.tile_n)):
-            assert _wavefronts(load, tile, one.tile_k, one.element_bytes) == (1, 1), str(one)
+    for schedule in schedules:
+        for load, tile in ((schedule.left, schedule.tile_m), (schedule.right, schedule.tile_n)):
+            wavefronts = _wavefronts(load, tile, schedule.tile_k, schedule.element_bytes)
+            assert wavefronts == (1, 1), str(schedule)
 
 
 @needs_compiler
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_to_local_memory_have_no_bank_conflicts(name):
-    case = next(one for one in CASES if one.name == name)
+    case = next(candidate for candidate in CASES if candidate.name == name)
     family = family_of(A100)
     program = compiled(case, family.target)
     ((number, step),) = [
@@ -71,15 +74,16 @@ def test_copies_to_local_memory_have_no_bank_conflicts(name):
         )
         launches = family.write(program, family.decide(program, {number: decided}))
         ptx = compilation_of(launches.text, A100).ptx
-        (launch,) = [one for one in launches.launches if one.step == number]
-        (kernel,) = [one for one in ptx_text.kernels_in(ptx) if one.name == launch.kernel]
+        (launch,) = [launch for launch in launches.launches if launch.step == number]
+        (kernel,) = [kernel for kernel in ptx_text.kernels_in(ptx) if kernel.name == launch.kernel]
         accesses = accesses_of(kernel, launch.group, 0, 1)
         # The compiler may store a vector in pieces.
         sizes = {load.lanes * size for load in (decided.left, decided.right)}
-        copies = [one for one in accesses if one.operand.is_written and one.operand.bytes in sizes]
-        found = traffic_of(copies, "shared")
-        assert found.accesses
-        assert found.needed == found.least, str(decided)
+        written = [access for access in accesses if access.operand.is_written]
+        copies = [access for access in written if access.operand.bytes in sizes]
+        traffic = traffic_of(copies, "shared")
+        assert traffic.accesses
+        assert traffic.needed == traffic.least, str(decided)
 
 
 def _wavefronts(load, tile, tile_k, size):
@@ -129,17 +133,17 @@ def test_vectors_along_k_are_copied_to_different_banks_from_whole_sectors(tile_k
     decided = tiled_schedule(
         Product(step), (1, 64, 64, tile_k), (4, 4), 1, tile_k, swapped=False, bits=32
     )
-    assert [(one.along_k, one.lanes) for one in (decided.left, decided.right)] == [(True, 4)] * 2
+    assert [(load.along_k, load.lanes) for load in (decided.left, decided.right)] == [(True, 4)] * 2
     launches = family.write(program, family.decide(program, {0: decided}))
     (launch,) = launches.launches
     kernels = ptx_text.kernels_in(compilation_of(launches.text, A100).ptx)
-    (kernel,) = [one for one in kernels if one.name == launch.kernel]
+    (kernel,) = [kernel for kernel in kernels if kernel.name == launch.kernel]
     accesses = accesses_of(kernel, launch.group, 0, 1)
-    copies = [one for one in accesses if one.operand.is_written]
+    copies = [access for access in accesses if access.operand.is_written]
     shared = traffic_of(copies, "shared")
     assert shared.accesses
     assert shared.needed == shared.least
-    sectors = traffic_of([one for one in accesses if not one.operand.is_written], "global")
+    sectors = traffic_of([access for access in accesses if not access.operand.is_written], "global")
     assert sectors.accesses
     assert sectors.needed == sectors.least
 
@@ -148,7 +152,7 @@ def convolution(dtype=float32):
     """A convolution with channels last, to which Winograd's algorithm does not apply."""
     x = leaf("x", "input", (32, 32, 32, 64), dtype)
     weight = leaf("w", "input", (64, 64, 3, 3), dtype)
-    left, right = (ops.cast(one, float32) for one in (x, weight))
+    left, right = (ops.cast(operand, float32) for operand in (x, weight))
     left = ops.transpose(left, (0, 3, 1, 2))
     result = ops.conv(left, right, strides=2, padding=((1, 1), (1, 1)), dilations=1, groups=1)
     return program_of(ops.transpose(result, (0, 2, 3, 1)), target=family_of(A100).target)
@@ -164,14 +168,14 @@ def test_weights_gain_by_packing_and_windows_do_not(operand, expected):
     assert gains_by_packing(contraction(), operand) is expected
 
 
-@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda dtype: dtype.name)
 def test_packed_weights_have_runs_of_neighbours(dtype):
     workspaces = StepWorkspaces("step")
     before = contraction(dtype)
     assert Product(before).right.runs == (1, 1)
     _, after = packed_steps("right", before, workspaces)
     assert max(Product(after).right.runs) == 32
-    assert [one.dtype for one in workspaces.made] == [dtype]
+    assert [workspace.dtype for workspace in workspaces.made] == [dtype]
     assert after.left == before.left
 
 

@@ -36,7 +36,7 @@ def scattered(index):
     store = Store("y", position, Literal(1.0, float32), accumulate=True)
     step = Loop("0.step", (), (Write((ROWS,), (store,), sequential=True),))
     buffers = Buffer("k", "input", (4 * FAR,), int64), Buffer("y", "state", (4,), float32)
-    named = {one.name: one for one in buffers}
+    named = {buffer.name: buffer for buffer in buffers}
     return Program("test", named, (step,), (("y", "y"),), {}, Plan((), 0, ()))
 
 
@@ -120,8 +120,8 @@ def test_a_convolution_of_many_channels_is_transformed():
     padding = ((1, 1), (1, 1))
     result = ops.conv(rows(32, 256, 32, 32), weight, 1, padding, dilations=1, groups=1)
     steps = program_of(result, target=TARGET).steps
-    (step,) = [one for one in steps if isinstance(one, Contraction)]
-    ways = [getattr(one, "way", "") for one in candidates(step, TARGET, LARGE_GPU)]
+    (step,) = [step for step in steps if isinstance(step, Contraction)]
+    ways = [getattr(schedule, "way", "") for schedule in candidates(step, TARGET, LARGE_GPU)]
     assert (ways[0], ways.count(WINOGRAD)) == (WINOGRAD, 1)
 
 
@@ -131,12 +131,12 @@ def test_every_candidate_fits_on_the_device(m, k):
     small = replace(TRAITS, local_bytes=1 << 14, largest_group=128)
     schedules = list(candidates(product(m, k, 48), TARGET, small))
     assert len(set(schedules)) == len(schedules) > 1
-    for one in schedules:
-        kernels = one.passes[0].kernels if isinstance(one, PassesSchedule) else (one,)
-        for kernel in kernels:
-            assert getattr(kernel, "group", 1) <= small.largest_group, str(one)
-            if isinstance(kernel, TiledSchedule):
-                assert kernel.local_bytes(4) <= small.local_bytes
+    for schedule in schedules:
+        parts = schedule.passes[0].kernels if isinstance(schedule, PassesSchedule) else (schedule,)
+        for part in parts:
+            assert getattr(part, "group", 1) <= small.largest_group, str(schedule)
+            if isinstance(part, TiledSchedule):
+                assert part.local_bytes(4) <= small.local_bytes
 
 
 def kept_in_halves(one):
@@ -147,13 +147,13 @@ def kept_in_halves(one):
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
 def test_tiles_of_floats_of_16_bits_are_kept_so_or_in_32_bits(half):
     step = product(512, 512, 512, half=half)
-    found = promising(step, TARGET, LARGE_GPU)
-    tiles = [one for one in found if isinstance(one, TiledSchedule)]
+    schedules = promising(step, TARGET, LARGE_GPU)
+    tiles = [schedule for schedule in schedules if isinstance(schedule, TiledSchedule)]
     # Tuning tries both.
-    assert {kept_in_halves(one) for one in tiles} == {True, False}
-    for one in tiles:
-        assert one.left.lanes == one.right.lanes == (8 if kept_in_halves(one) else 4)
-        assert str(one).count("kept in 16 bits") == 2 * kept_in_halves(one)
+    assert {kept_in_halves(tile) for tile in tiles} == {True, False}
+    for tile in tiles:
+        assert tile.left.lanes == tile.right.lanes == (8 if kept_in_halves(tile) else 4)
+        assert str(tile).count("kept in 16 bits") == 2 * kept_in_halves(tile)
 
 
 def test_a_device_with_float16_multiplies_from_tiles_of_16_bits():
@@ -167,12 +167,12 @@ def test_a_device_with_float16_multiplies_from_tiles_of_16_bits():
 
 def test_tiles_of_16_bits_may_be_larger_than_those_of_32_bits():
     small = replace(LARGE_GPU, local_bytes=1 << 13)
-    found = tiles_of(product(512, 512, 512, half=float16), small)
-    assert all(one.local_bytes(4) <= small.local_bytes for one in found)
+    tiles = tiles_of(product(512, 512, 512, half=float16), small)
+    assert all(tile.local_bytes(4) <= small.local_bytes for tile in tiles)
     largest = {False: 0, True: 0}
-    for one in found:
-        size = one.tile_m * one.tile_n * one.tile_k * one.buffers
-        largest[kept_in_halves(one)] = max(size, largest[kept_in_halves(one)])
+    for tile in tiles:
+        size = tile.tile_m * tile.tile_n * tile.tile_k * tile.buffers
+        largest[kept_in_halves(tile)] = max(size, largest[kept_in_halves(tile)])
     assert largest[True] == 2 * largest[False]
 
 

@@ -41,15 +41,15 @@ def gpu_engine():
 @pytest.mark.parametrize("case", CASES + LARGE, ids=lambda case: case.name)
 def test_schedules_give_the_results_of_the_interpreter(case):
     """Every schedule of a small case; for a large one, the schedule for a large GPU."""
-    own, is_large = gpu_engine(), case in LARGE
-    program = compiled(case, TARGET if is_large else own.target)
-    others = [decide(program, TARGET, LARGE_GPU)] if is_large else schedules_of(own, program)
+    engine, is_large = gpu_engine(), case in LARGE
+    program = compiled(case, TARGET if is_large else engine.target)
+    others = [decide(program, TARGET, LARGE_GPU)] if is_large else schedules_of(engine, program)
     feeds = case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
     for schedule in others if is_large else (None, *others):
-        found, _ = run_program(program, own, feeds, schedule=schedule)
+        outputs, _ = run_program(program, engine, feeds, schedule=schedule)
         for name, value in expected.items():
-            assert_close(found[name], value, 1e-4 if is_large else 2e-5, f"{name}\n{schedule}")
+            assert_close(outputs[name], value, 1e-4 if is_large else 2e-5, f"{name}\n{schedule}")
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):
 
 
 def test_a_listing_has_a_kernel_after_each_comment():
-    own = gpu_engine()
+    engine = gpu_engine()
     for case in CASES:
-        program = compiled(case, own.target)
+        program = compiled(case, engine.target)
         for number in range(len(program.steps)):
-            lines = own.listing(program, number, "opencl").splitlines()
+            lines = engine.listing(program, number, "opencl").splitlines()
             comments = [at for at, line in enumerate(lines) if line.startswith("// step ")]
             assert all(not lines[at + 1].startswith("//") for at in comments), case.name
-        listing = own.listing(program, None, "opencl")
+        listing = engine.listing(program, None, "opencl")
         assert listing.count("__kernel ") >= len(program.steps) > 0 or case.name == "sum-of-nothing"

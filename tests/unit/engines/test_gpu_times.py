@@ -220,9 +220,9 @@ def test_a_step_changes_what_it_reads_by_name_or_by_location(
     load = Load(read, axis_index(axis), kinds[read])
     step = Loop("s", (axis,), (Write((), (Store(written, axis_index(axis), load),)),))
     program = Program("test", buffers, (step,), (), {}, Plan((), 0, ()))
-    found = changed_by(program, 0, location)
-    assert (found.names, found.is_repeatable) == (names, is_repeatable)
-    assert found.bytes == tuple(buffers[name].bytes for name in names)
+    changes = changed_by(program, 0, location)
+    assert (changes.names, changes.is_repeatable) == (names, is_repeatable)
+    assert changes.bytes == tuple(buffers[name].bytes for name in names)
 
 
 def test_a_step_that_changes_much_runs_once(monkeypatch):

@@ -64,14 +64,14 @@ def test_a_device_that_is_missing_or_broken_is_refused(name, said):
     ({"profile": "EMBEDDED_PROFILE"}, "full profile"),
 )
 def test_an_unusable_device_has_a_problem(change, said):
-    whole = {
+    properties = {
         "version": "OpenCL 3.0 PoCL",
         "available": 1,
         "compiler_available": 1,
         "endian_little": 1,
         "profile": "FULL_PROFILE",
     }
-    problem, remedy = devices._problem(SimpleNamespace(**(whole | change)))
+    problem, remedy = devices._problem(SimpleNamespace(**(properties | change)))
     assert said in problem
     assert bool(problem) is bool(said) is remedy.endswith(".")
 
@@ -128,7 +128,7 @@ def test_drivers_without_a_device_are_named(found_on):
 
 
 def test_a_failing_driver_is_listed_with_its_error(found_on):
-    (row,) = [one.record for one in found_on(BROKEN, NONE)]
+    (row,) = [device.record for device in found_on(BROKEN, NONE)]
     assert (row.engine, row.description) == ("opencl:0", "Broken")
     assert row.problem == "the driver fails: OUT_OF_HOST_MEMORY in clGetDeviceIDs"
     error = refused(EngineError, lambda: devices.chosen("opencl:0", found_on(BROKEN, NONE)))
@@ -140,8 +140,8 @@ def test_a_failing_driver_is_listed_with_its_error(found_on):
 def test_mesas_driver_without_a_device_is_listed_with_the_remedy(found_on):
     hidden = platform("rusticl", "DEVICE_NOT_FOUND")
     empty = SimpleNamespace(name="rusticl", get_devices=list)
-    for one in (hidden, empty):
-        _, row = (found.record for found in found_on(BROKEN, one))
+    for mesa in (hidden, empty):
+        _, row = (device.record for device in found_on(BROKEN, mesa))
         assert (row.engine, row.description) == ("opencl:1", "rusticl")
         assert row.problem == "Mesa's driver shows no device"
         assert row.remedy.startswith("Mesa shows only the devices of drivers that RUSTICL_ENABLE")
@@ -153,7 +153,7 @@ def test_a_device_whose_properties_cannot_be_read_is_listed(found_on):
         name = property(refusing("OUT_OF_RESOURCES", "clGetDeviceInfo"))
 
     odd = SimpleNamespace(name="Odd", get_devices=lambda: [Handle()])
-    (row,) = [one.record for one in found_on(odd)]
+    (row,) = [device.record for device in found_on(odd)]
     assert row.problem == "the driver fails: OUT_OF_RESOURCES in clGetDeviceInfo"
 
 
@@ -161,8 +161,8 @@ def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
     engine_module.open_device(opencl_name)
     opened = []
 
-    def open_slowly(found, verdict):
-        opened.append(found)
+    def open_slowly(device, verdict):
+        opened.append(device)
         time.sleep(0.2)
         return object()
 
@@ -181,13 +181,13 @@ def test_threads_that_open_a_device_at_once_share_it(opencl_name, monkeypatch):
 def test_devices_are_listed_while_another_thread_tests_one(opencl_name, monkeypatch):
     verdicts, listed = iter((None, object())), []
 
-    def list_meanwhile(found):
+    def list_meanwhile(device):
         lister = threading.Thread(target=lambda: listed.extend(lm.devices()))
         lister.start()
         lister.join(timeout=30)
 
     monkeypatch.setattr(engine_module, "verdict_of", lambda handle: next(verdicts))
-    monkeypatch.setattr(engine_module, "_opened", lambda found, verdict: (found, len(listed)))
+    monkeypatch.setattr(engine_module, "_opened", lambda device, verdict: (device, len(listed)))
     monkeypatch.setattr(selftest, "run_selftest", list_meanwhile)
     opened, count = engine_module.open_device(opencl_name)
     assert opened.record.engine in [device.engine for device in listed]

@@ -37,7 +37,7 @@ def test_a_value_that_is_not_finite_is_found_anywhere(engine, driver, dtype):
     infinity = int(np.asarray(np.inf, dtype.numpy).view(bits))
     largest = np.full((70, 9), infinity - 1, bits)
     largest[0, :3] = infinity - 1 | sign, 1, sign
-    # The bits of float16's infinity are those of a finite bfloat16.
+    # A finite bfloat16 has the bits of float16's infinity.
     arrays = [np.full(3, 0x7C00, "u2").view(bfloat16.numpy), np.array(3.0, dtype.numpy)]
     arrays += [np.zeros((0, 2), dtype.numpy), largest.view(dtype.numpy)]
     memories = [engine.allocate(array.shape, array.dtype) for array in arrays]
@@ -250,8 +250,8 @@ def test_a_checkpoint_continues_on_another_engine(opencl_name, order, tmp_path):
     # The reference stays on the first engine. Dropout and shuffles draw the same random bits.
     other = lm.Model(network(), engine=first, seed=3)
     reference = fit(other, epochs=4, **(how | {"checkpoint": None}))
-    losses, wanted = continued.values["loss"], reference.values["loss"]
-    assert losses[:2] == wanted[:2]
-    np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+    losses, expected = continued.values["loss"], reference.values["loss"]
+    assert losses[:2] == expected[:2]
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
     for name, value in other.parameters().items():
         np.testing.assert_allclose(model.parameters()[name], value, rtol=1e-3, atol=1e-5)

@@ -99,7 +99,8 @@ def test_launches_have_no_more_buffers_than_a_kernel_takes(most, cycles, monkeyp
             used = {name for name in launch.buffers if name not in ("", "own")}
             assert len(used) <= most or len(launch.calls) == 1
         single = launches_of(case, separate=True).launches
-        assert [call.step for one in launches for call in one.calls] == [one.step for one in single]
+        steps = [call.step for launch in launches for call in launch.calls]
+        assert steps == [launch.step for launch in single]
 
 
 def test_calls_side_by_side_need_no_more_memory_than_separate_ones():
@@ -116,7 +117,7 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(name, cy
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", cycles)
     program = training_program(name)
     decided = FAMILY.decide(program)
-    launches, single = (FAMILY.write(program, decided, separate=one) for one in (False, True))
+    launches, single = (FAMILY.write(program, decided, separate=apart) for apart in (False, True))
     calls = [call for launch in launches.launches for call in launch.calls]
     expected = [call for launch in single.launches for call in launch.calls]
     assert [(x.kernel, x.step) for x in calls] == [(x.kernel, x.step) for x in expected]
@@ -126,9 +127,8 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(name, cy
         for repeat in single.repeats
     }
     for repeat in launches.repeats:
-        steps = [
-            call.step for one in launches.launches[repeat.first : repeat.last] for call in one.calls
-        ]
+        repeated = launches.launches[repeat.first : repeat.last]
+        steps = [call.step for launch in repeated for call in launch.calls]
         assert (repeat.count, steps[0], steps[-1]) in separate
     inside = launches.text.count("for (ulong i") - single.text.count("for (ulong i")
     assert len(launches.repeats) + inside == len(single.repeats)
@@ -138,24 +138,24 @@ def test_the_launches_of_a_training_step_keep_its_calls_and_their_order(name, cy
 def test_calls_side_by_side_touch_no_memory_that_another_one_writes(name, on_call, monkeypatch):
     monkeypatch.setattr(launch_plan, "_LAUNCH_CYCLES", -1.0)
     program = training_program(name)
-    found = []
-    on_call(processors, "launches_of", lambda _, written, *__, **___: found.append(written))
+    captured = []
+    on_call(processors, "launches_of", lambda _, written, *__, **___: captured.append(written))
     FAMILY.write(program, FAMILY.decide(program))
-    (written,) = found
+    (written,) = captured
     plan = LaunchPlan(program, written, PROCESSOR, separate=False)
     positions = program.plan.positions()
-    memory = {
-        one.buffer: ("arena", positions[one.buffer], positions[one.buffer] + one.bytes)
-        for one in program.plan.allocations
-    }
+    memory = {}
+    for allocation in program.plan.allocations:
+        offset = positions[allocation.buffer]
+        memory[allocation.buffer] = ("arena", offset, offset + allocation.bytes)
     workspaces = written.workspaces.extents
-    memory |= {one: ("workspaces", *extent) for one, extent in workspaces.items()}
+    memory |= {workspace: ("workspaces", *extent) for workspace, extent in workspaces.items()}
     several = 0
     for launch in plan.launches(written.calls, written.loops):
         assert not launch.in_order
-        for one, other in permutations(launch.calls, 2):
+        for call, other in permutations(launch.calls, 2):
             several += 1
-            for changed, used in product(one.writes, other.reads | other.writes):
+            for changed, used in product(call.writes, other.reads | other.writes):
                 assert changed != used
                 owner, start, end = memory.get(changed, (changed, 0, 1))
                 its, its_start, its_end = memory.get(used, (used, 0, 1))

@@ -87,7 +87,7 @@ def test_the_largest_batch_of_a_plan_is_the_largest_for_a_model(opencl_name, dri
 
 def test_kernels_are_written_once_and_for_few_sizes_of_a_search(opencl_name, leave, on_call):
     written = []
-    on_call(engine_module, "compile_program", lambda one, *_, **__: written.append(checksum(one)))
+    on_call(engine_module, "compile_program", lambda *args, **_: written.append(checksum(args[0])))
     leave(3 << 20)
     model = lm.Model(network(), engine=opencl_name)
     with model.training(**STEP, batch_size=8) as training:
@@ -125,10 +125,10 @@ def test_a_training_within_a_low_limit_of_one_allocation_is_the_same(
     assert max(sizes) > LIMIT
     limit(LIMIT)
     sizes.clear()
-    found, blocks = trained()
+    parameters, blocks = trained()
     assert blocks > 1
     assert max(sizes) <= LIMIT
-    assert same(found, expected)
+    assert same(parameters, expected)
 
 
 def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
@@ -146,12 +146,12 @@ def test_a_data_set_above_the_limit_is_streamed_in_chunks_within_the_limit(
     limit(LIMIT)
     assert X.nbytes > LIMIT
     sizes.clear()
-    found, again = fitted()
+    parameters, again = fitted()
     assert max(sizes) <= LIMIT
     # Four batches of eight examples.
-    assert [max(one.values()) for one in chunks] == [4 * 8 * X[0].nbytes] * 2
+    assert [max(chunk.values()) for chunk in chunks] == [4 * 8 * X[0].nbytes] * 2
     assert again == history
-    assert same(found, expected)
+    assert same(parameters, expected)
 
 
 def test_a_streamed_batch_above_the_limit_is_refused_with_the_largest_that_is_not(

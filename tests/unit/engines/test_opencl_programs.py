@@ -135,8 +135,8 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine):
     small = arena.bytes
     second, other = made(engine, arena, of=program(5000))
     assert arena.bytes > small
-    for one, shift in ((first, 0), (second, 0), (first, 1)):
-        check_run(one, shift)
+    for executable, shift in ((first, 0), (second, 0), (first, 1)):
+        check_run(executable, shift)
     third, last = made(engine, arena)
     check_run(third)
     second.release()
@@ -146,16 +146,16 @@ def test_programs_share_an_arena_and_are_moved_when_it_changes(engine):
     assert arena.bytes == small
     third.release()
     assert arena.bytes == 0
-    for one in (memory, other, last):
-        one.release()
+    for parameter in (memory, other, last):
+        parameter.release()
 
 
 def test_programs_of_different_sizes_share_a_block_without_sub_buffers(engine, monkeypatch):
     calls = []
-    monkeypatch.setattr(cl.Buffer, "get_sub_region", lambda *given: calls.append(given))
+    monkeypatch.setattr(cl.Buffer, "get_sub_region", lambda *region: calls.append(region))
     arena = engine.arena()
     pairs = [made(engine, arena, of=program(size)) for size in (280, 5000)]
-    used = [[one._buffers[name] for name in "xsty"] for one, _ in pairs]
+    used = [[executable._buffers[name] for name in "xsty"] for executable, _ in pairs]
     assert len({part.block.int_ptr for row in used for part in row}) == 1
     assert [[part.offset for part in row] for row in used] == [
         [384, 256, 0, 128],
@@ -220,15 +220,15 @@ class Counting:
 
 def test_every_program_is_moved_when_blocks_are_exchanged(engine):
     arena = engine.arena()
-    one, other = Counting(), Counting()
-    arena.enter(one, (64,))
-    before = one.blocks
+    tenant, other = Counting(), Counting()
+    arena.enter(tenant, (64,))
+    before = tenant.blocks
     arena.enter(other, (4096, 64))
-    assert one.blocks == other.blocks != before
-    assert len(one.blocks) == 2
+    assert tenant.blocks == other.blocks != before
+    assert len(tenant.blocks) == 2
     arena.leave(other)
-    assert len(one.blocks) == 1
-    arena.leave(one)
+    assert len(tenant.blocks) == 1
+    arena.leave(tenant)
 
 
 def test_programs_without_blocks_continue_after_a_failure(engine, monkeypatch):
@@ -359,12 +359,12 @@ def test_binaries_are_kept_and_built_anew_if_they_are_refused(engine, on_call, m
 
 
 def test_an_arena_above_the_limit_of_a_block_has_several_blocks():
-    one = program()
+    example = program()
     no_workspaces = Launches("", (), (), ())
-    whole = arena_layout(one, no_workspaces, TRAITS)
-    assert whole.blocks == (280 + 104 + 24,)
-    assert whole.locations["y"] == (0, 128, 24)
-    split = arena_layout(one, no_workspaces, replace(TRAITS, largest_block_bytes=310))
+    unsplit = arena_layout(example, no_workspaces, TRAITS)
+    assert unsplit.blocks == (280 + 104 + 24,)
+    assert unsplit.locations["y"] == (0, 128, 24)
+    split = arena_layout(example, no_workspaces, replace(TRAITS, largest_block_bytes=310))
     assert split.blocks == (280, 24)
     assert split.locations == {
         "t": (0, 0, 24),
@@ -377,11 +377,11 @@ def test_an_arena_above_the_limit_of_a_block_has_several_blocks():
 def test_workspaces_that_are_used_at_different_times_share_memory():
     workspaces = {"a": Workspace(0, 100), "b": Workspace(128, 8), "c": Workspace(0, 40)}
     launches = Launches("", (), (), (), workspaces)
-    found = arena_layout(program(), launches, TRAITS)
-    assert found.blocks == (512 + 136,)
-    assert found.locations["a"] == (0, 512, 100)
-    assert found.locations["b"] == (0, 640, 8)
-    assert found.locations["c"] == (0, 512, 40)
+    layout = arena_layout(program(), launches, TRAITS)
+    assert layout.blocks == (512 + 136,)
+    assert layout.locations["a"] == (0, 512, 100)
+    assert layout.locations["b"] == (0, 640, 8)
+    assert layout.locations["c"] == (0, 512, 40)
 
 
 def test_an_engine_is_copied_and_pickled_by_its_name(engine):

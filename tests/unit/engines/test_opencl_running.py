@@ -49,8 +49,8 @@ def test_every_iteration_has_its_own_number(any_engine):
     executable, memory = made(any_engine, launches=long(7))
     for run in range(3):
         executable.run([X + run, EMPTY])
-        wanted = (7 * (X + run).reshape(-1) + C + run).reshape(3, 2)
-        np.testing.assert_array_equal(executable.output("result"), wanted)
+        reference = (7 * (X + run).reshape(-1) + C + run).reshape(3, 2)
+        np.testing.assert_array_equal(executable.output("result"), reference)
     np.testing.assert_array_equal(memory.read(), [3, 3, 3])
 
 
@@ -174,14 +174,14 @@ def test_an_array_is_sent_without_waiting_for_it(driver, monkeypatch, direct):
     array = np.arange(1000, dtype="float32")
     buffer = driver.allocate(array.nbytes)
     driver.queue.send(buffer, array).wait()
-    found = np.zeros_like(array)
-    driver.queue.read(found, buffer)
-    np.testing.assert_array_equal(found, array)
+    received = np.zeros_like(array)
+    driver.queue.read(received, buffer)
+    np.testing.assert_array_equal(received, array)
     # The second half, and back from where it is.
     driver.queue.send(buffer, array[500:], 4 * 100).wait()
-    driver.queue.fetch(found[:300], buffer, 4 * 50).wait()
-    np.testing.assert_array_equal(found[:50], array[50:100])
-    np.testing.assert_array_equal(found[50:300], array[500:750])
+    driver.queue.fetch(received[:300], buffer, 4 * 50).wait()
+    np.testing.assert_array_equal(received[:50], array[50:100])
+    np.testing.assert_array_equal(received[50:300], array[500:750])
 
 
 def test_an_array_that_is_larger_than_its_buffer_is_refused_by_the_driver(driver):
@@ -201,16 +201,16 @@ def test_runs_do_not_wait_for_the_device(engine, driver, on_call):
         with model.training(loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=6) as training:
             training.step(x[:6], y[:6])
             waits.clear()
-            found = [training.step(x[n : n + 6], y[n : n + 6]) for n in range(0, 60, 6)]
+            scalars = [training.step(x[n : n + 6], y[n : n + 6]) for n in range(0, 60, 6)]
             assert waits == []
         # Every loss is read after all training steps, and after the training was released.
-        return [float(one) for one in found]
+        return [float(scalar) for scalar in scalars]
 
     for name in ("finish", "write", "read"):
         on_call(driver.queue, name, lambda *_, name=name: waits.append(name))
-    found = losses(engine.device.engine)
-    assert waits.count("read") == len(found)
-    np.testing.assert_allclose(found, losses("cpu"), rtol=1e-5)
+    on_device = losses(engine.device.engine)
+    assert waits.count("read") == len(on_device)
+    np.testing.assert_allclose(on_device, losses("cpu"), rtol=1e-5)
 
 
 def test_inputs_may_change_as_soon_as_a_run_has_begun(engine):
@@ -240,17 +240,17 @@ def test_a_device_that_copies_during_runs_uploads_inputs_before_their_run(
                 kept.append(training.step(x, row[:, :2]))
                 # It uses the memory of the training's upload buffers.
                 kept.append(model.predict(x).sum())
-            return [float(one) for one in kept]
+            return [float(scalar) for scalar in kept]
 
     sent = []
     for name, queue in (("kernels", driver.queue), ("uploads", driver.upload_queue)):
         on_call(queue, "send", lambda *_, to=name: sent.append(to))
-    wanted = losses()
+    reference = losses()
     assert set(sent) == {"kernels"}
     sent.clear()
     monkeypatch.setattr(driver, "traits", replace(driver.traits, uploads_during_runs=True))
     monkeypatch.setattr(arena, "_LEAST_EARLY_BYTES", 1)
-    assert losses() == wanted
+    assert losses() == reference
     assert set(sent) == {"uploads"}
 
 

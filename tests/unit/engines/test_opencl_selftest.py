@@ -45,7 +45,7 @@ from lamina.graph import evaluate
 
 
 @pytest.fixture
-def found(opencl_name):
+def device(opencl_name):
     return chosen(opencl_name, found_devices())
 
 
@@ -133,7 +133,7 @@ def test_a_wrong_kernel_fails(driver, monkeypatch, text, instead, what):
 
 def test_commands_in_another_order_and_misplaced_parts_of_blocks_are_found(driver, monkeypatch):
     monkeypatch.setattr(type(driver.queue), "copy", lambda *_: None)
-    monkeypatch.setattr(driver, "part", lambda whole, _: whole)
+    monkeypatch.setattr(driver, "part", lambda block, _: block)
     assert refused(driver) == [
         "commands of a queue run in another order",
         "a part of a block is at another location of it",
@@ -166,14 +166,14 @@ def test_recorded_launches_and_wrong_times_of_launches_are_avoided(
     assert refused(driver) == []
 
 
-def test_the_timers_of_a_sound_driver_are_used(found):
-    if "rusticl" in found.handle.platform.name:
+def test_the_timers_of_a_sound_driver_are_used(device):
+    if "rusticl" in device.handle.platform.name:
         pytest.skip("this driver reports wrong times of launches")
-    assert TIMERS not in faults(OpenClDriver(found, Verdict(())))
+    assert TIMERS not in faults(OpenClDriver(device, Verdict(())))
 
 
-def test_the_hosts_clock_replaces_wrong_timers(found, monkeypatch):
-    driver = OpenClDriver(found, Verdict((TIMERS,)))
+def test_the_hosts_clock_replaces_wrong_timers(device, monkeypatch):
+    driver = OpenClDriver(device, Verdict((TIMERS,)))
     text, kernels = selftest.program_for(driver.traits)
     module = driver.build(text)
     monkeypatch.setattr(cl.Event, "profile", property(_never))
@@ -200,9 +200,9 @@ def test_binaries_that_do_not_load_are_not_kept(driver, on_call, monkeypatch):
 
 
 def test_a_device_with_short_loops_refuses_programs_that_need_more(
-    found, first_use, opencl_name, monkeypatch
+    device, first_use, opencl_name, monkeypatch
 ):
-    remember(found.handle, Verdict((SHORT_LOOPS,)), on_disk=False)
+    remember(device.handle, Verdict((SHORT_LOOPS,)), on_disk=False)
     driver = open_device(opencl_name)
     assert driver.traits.most_iterations == 65_535
     # Otherwise the work items of a group would share the sum.
@@ -216,8 +216,8 @@ def test_a_device_with_short_loops_refuses_programs_that_need_more(
     )
 
 
-def test_a_device_with_unsound_binaries_keeps_none(found, first_use, opencl_name, monkeypatch):
-    remember(found.handle, Verdict((BINARIES,)), on_disk=False)
+def test_a_device_with_unsound_binaries_keeps_none(device, first_use, opencl_name, monkeypatch):
+    remember(device.handle, Verdict((BINARIES,)), on_disk=False)
     kept = []
     monkeypatch.setattr(build, "has_src_build_cache", lambda _: None)
     monkeypatch.setattr(build, "find", lambda key: None)
@@ -323,22 +323,22 @@ def test_a_verdict_holds_for_one_device_one_driver_and_these_sources(first_use, 
     assert verdict_of(handle) is None
 
 
-def test_the_first_device_that_passes_is_chosen(first_use, found, monkeypatch):
+def test_the_first_device_that_passes_is_chosen(first_use, device, monkeypatch):
     first, second = Handle(name="Broken"), Handle(name="Sound")
     rows = [
-        Found(replace(found.record, engine=f"opencl:{n}", description=handle.name), handle)
+        Found(replace(device.record, engine=f"opencl:{n}", description=handle.name), handle)
         for n, handle in enumerate((first, second))
     ]
     tested = []
 
-    def run(one):
-        tested.append(one.handle.name)
-        faults = (Fault("barriers are wrong"),) if one.handle is first else ()
-        remember(one.handle, Verdict(faults), on_disk=True)
+    def run(row):
+        tested.append(row.handle.name)
+        faults = (Fault("barriers are wrong"),) if row.handle is first else ()
+        remember(row.handle, Verdict(faults), on_disk=True)
 
     monkeypatch.setattr(devices_module, "_found", lambda: rows)
     monkeypatch.setattr("lamina.engines.opencl.selftest.run_selftest", run)
-    monkeypatch.setattr(engine_module, "_opened", lambda one, verdict: one)
+    monkeypatch.setattr(engine_module, "_opened", lambda row, verdict: row)
     chosen = engine_module.open_device("opencl")
     assert (chosen.record.engine, tested) == ("opencl:1", ["Broken", "Sound"])
     engine_module.open_device("opencl")
@@ -359,11 +359,11 @@ def test_the_description_of_a_device_has_its_properties(opencl_name, driver):
 
 def with_verdict(driver, *faults, has_type=None):
     """A driver of the same device, after a self-test that found faults."""
-    found = chosen(driver.record.engine, found_devices())
+    device = chosen(driver.record.engine, found_devices())
     with pytest.MonkeyPatch.context() as patch:
         if has_type is not None:
             patch.setattr(driver_module, "has_float16", lambda _: has_type)
-        return driver_module.OpenClDriver(found, Verdict(faults))
+        return driver_module.OpenClDriver(device, Verdict(faults))
 
 
 @contextmanager
@@ -425,16 +425,16 @@ def test_words_follow_the_verdict(driver):
 
 
 def test_the_device_has_float16_only_if_the_self_test_passes(driver):
-    found = chosen(driver.record.engine, found_devices())
-    claims = replace(found, record=replace(found.record, has_float16=True))
-    before = verdict_of(found.handle)
+    device = chosen(driver.record.engine, found_devices())
+    claims = replace(device, record=replace(device.record, has_float16=True))
+    before = verdict_of(device.handle)
     assert before is not None
     try:
         for faults, expected in (((), True), ((HALF_TYPE,), False)):
-            remember(found.handle, Verdict(faults), on_disk=False)
+            remember(device.handle, Verdict(faults), on_disk=False)
             assert devices_module._with_verdict(claims).record.has_float16 is expected
     finally:
-        remember(found.handle, before, on_disk=False)
+        remember(device.handle, before, on_disk=False)
 
 
 @pytest.mark.parametrize("kernels", ["gpu", "processor"])
@@ -451,7 +451,7 @@ def test_float16_is_converted_as_integers_if_functions_are_wrong(driver, kernels
     assert "half" not in engine.listing(program, None, "opencl")
     outputs, _ = run_program(program, engine, leaves.feeds)
     expected, _ = evaluate(graph, leaves.feeds)
-    found, wanted = outputs["y0"], expected["y0"]
-    nan = np.isnan(wanted)
-    np.testing.assert_array_equal(nan, np.isnan(found))
-    np.testing.assert_array_equal(found.view("u2")[~nan], wanted.view("u2")[~nan])
+    converted, reference = outputs["y0"], expected["y0"]
+    nan = np.isnan(reference)
+    np.testing.assert_array_equal(nan, np.isnan(converted))
+    np.testing.assert_array_equal(converted.view("u2")[~nan], reference.view("u2")[~nan])

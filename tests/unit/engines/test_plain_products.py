@@ -34,14 +34,14 @@ def product_of(result, *shapes, dtypes=()):
 
 
 def test_row_major_results_are_column_major_products_with_operands_exchanged():
-    found = product_of(ops.matmul, A, B)
+    plain = product_of(ops.matmul, A, B)
     # The rows of a row-major matrix are the columns of a column-major one.
-    assert found.buffers == ("x1", "x0", "contract", "", "")
-    assert found.product == MatrixProduct(
+    assert plain.buffers == ("x1", "x0", "contract", "", "")
+    assert plain.product == MatrixProduct(
         *(1, Matrix(0, 7, 5, 7, 0, "float32"), Matrix(0, 5, 6, 5, 0, "float32"), False, False),
         Matrix(0, 7, 6, 7, 0, "float32"),
     )
-    assert str(found.product) == "7 x 6 x 5 of float32"
+    assert str(plain.product) == "7 x 6 x 5 of float32"
 
 
 @pytest.mark.parametrize("is_left", [False, True])
@@ -51,9 +51,9 @@ def test_transposed_operands_are_factors_as_they_are(is_left, is_right):
         x = ops.transpose(x) if is_left else x
         return ops.matmul(x, ops.transpose(y) if is_right else y)
 
-    one = product_of(result, A[::-1] if is_left else A, B[::-1] if is_right else B).product
+    product = product_of(result, A[::-1] if is_left else A, B[::-1] if is_right else B).product
     # Operands are exchanged.
-    assert (one.left_transposed, one.right_transposed) == (is_right, is_left)
+    assert (product.left_transposed, product.right_transposed) == (is_right, is_left)
 
 
 def test_batches_are_a_constant_distance_apart():
@@ -73,10 +73,10 @@ def test_floats_of_16_bits_are_factors(half):
     def wide(x, y):
         return ops.matmul(ops.cast(x, float32), ops.cast(y, float32))
 
-    one = product_of(ops.matmul, A, B, dtypes=(half, half)).product
-    assert (one.left.dtype, one.result.dtype) == (half.name, half.name)
-    one = product_of(wide, A, B, dtypes=(half, half)).product
-    assert str(one) == f"7 x 6 x 5 of {half.name} to float32"
+    product = product_of(ops.matmul, A, B, dtypes=(half, half)).product
+    assert (product.left.dtype, product.result.dtype) == (half.name, half.name)
+    product = product_of(wide, A, B, dtypes=(half, half)).product
+    assert str(product) == f"7 x 6 x 5 of {half.name} to float32"
 
 
 def test_a_vector_along_the_columns_of_the_result_is_a_bias():
@@ -125,9 +125,9 @@ def test_factors_are_read_as_tf32_if_they_are_stored_rounded():
     def product(x, y):
         return ops.matmul(stored_as_tf32(x), stored_as_tf32(y))
 
-    one = product_of(product, A, B).product
-    assert (one.left.dtype, one.right.dtype, one.result.dtype) == ("tf32", "tf32", "float32")
-    assert one.left.bytes_of(1) == 4 * one.left.rows * one.left.columns
+    gemm = product_of(product, A, B).product
+    assert (gemm.left.dtype, gemm.right.dtype, gemm.result.dtype) == ("tf32", "tf32", "float32")
+    assert gemm.left.bytes_of(1) == 4 * gemm.left.rows * gemm.left.columns
 
 
 INSIDE = (Bound(axis_index(M), 0, 4),)
@@ -226,9 +226,9 @@ def test_sums_are_a_plain_product_stored_as_the_epilogue_uses_them(step, dtype, 
     workspaces = StepWorkspaces("step")
     sums, loop = without_epilogue(step, workspaces)
     (workspace,) = workspaces.made
-    found = plain_product(sums)
-    assert (found.result, workspace.size, workspace.dtype) == (workspace.name, 42, dtype)
-    assert found.product.result.dtype == dtype.name
+    plain = plain_product(sums)
+    assert (plain.result, workspace.size, workspace.dtype) == (workspace.name, 42, dtype)
+    assert plain.product.result.dtype == dtype.name
     (store,) = stores_of(loop)
     assert str(store.value) == stored.replace("{}", f"{workspace.name}[7*i0 + i1]")
     assert np.prod([axis.extent for axis in loop.axes]) == 42

@@ -105,7 +105,7 @@ def test_a_model_that_does_not_fit_is_refused(engine, leave):
 @pytest.mark.parametrize(
     "initializer",
     [lm.init.Uniform(0.5, 1.0), lm.init.XavierUniform(), lm.init.KaimingUniform()],
-    ids=lambda one: type(one).__name__,
+    ids=lambda initializer: type(initializer).__name__,
 )
 def test_initial_values_are_counted_once_while_they_are_drawn(initializer):
     shape = (4096, 512)
@@ -208,12 +208,12 @@ def test_the_largest_batch_of_an_error_fits_and_the_next_does_not(available, on_
     available(300_000)
     with pytest.raises(EngineError, match="a batch of 50,000 examples needs more") as caught:
         attach(model, 50_000)
-    found = re.fullmatch(DIVIDED, caught.value.advice)
+    match = re.fullmatch(DIVIDED, caught.value.advice)
     # The refused size, 1, the refused size again, and those between them.
     assert len(sizes) <= 8
-    attach(model, int(found[1])).release()
+    attach(model, int(match[1])).release()
     with pytest.raises(EngineError, match="needs more memory than there is"):
-        attach(model, int(found[1]) + 1)
+        attach(model, int(match[1]) + 1)
 
 
 def test_the_state_of_an_optimizer_is_counted(leave):

@@ -99,12 +99,12 @@ def tuned(engine, on_call, tmp_path, monkeypatch):
 
 
 def test_the_fastest_candidate_is_chosen_for_all_equal_steps(tuned):
-    one = tuned(fast=2)
-    (step,) = one.tuner.tune(one.program)
+    tuning = tuned(fast=2)
+    (step,) = tuning.tuner.tune(tuning.program)
     assert (step.steps, step.chosen) == ((0, 1), 2)
-    seconds = [each.seconds for each in step.candidates]
+    seconds = [candidate.seconds for candidate in step.candidates]
     assert seconds == [0.001 if number == 2 else 0.0015 for number in range(len(seconds))]
-    assert one.tuner.known_choices(one.program) == ((0, 2), (1, 2))
+    assert tuning.tuner.known_choices(tuning.program) == ((0, 2), (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -116,54 +116,54 @@ def test_the_choice_of_the_model_stays_unless_another_one_is_clearly_faster(chos
 
 
 def test_a_program_runs_with_its_choices_and_gives_the_same_results(tuned, monkeypatch):
-    one = tuned(fast=1)
+    tuning = tuned(fast=1)
     monkeypatch.setenv("LAMINA_TUNE", "0")
-    before = one.engine.listing(one.program, None, "schedule")
+    before = tuning.engine.listing(tuning.program, None, "schedule")
     # The kernels of the model's choice are kept under another key.
-    one.compile()
+    tuning.compile()
     monkeypatch.setenv("LAMINA_TUNE", "1000")
-    found, _ = run_program(one.program, one.engine, feeds())
-    after = one.engine.listing(one.program, None, "schedule")
-    assert [*one.timer.texts][1].split(";")[0] in after
+    outputs, _ = run_program(tuning.program, tuning.engine, feeds())
+    after = tuning.engine.listing(tuning.program, None, "schedule")
+    assert [*tuning.timer.texts][1].split(";")[0] in after
     assert before != after
-    assert one.engine.listing(one.program, None, "opencl")
-    expected, _ = run_program(one.program, InterpreterEngine(), feeds())
+    assert tuning.engine.listing(tuning.program, None, "opencl")
+    expected, _ = run_program(tuning.program, InterpreterEngine(), feeds())
     for name in ("y0", "y1"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(outputs[name], expected[name], rtol=1e-4, atol=1e-4)
 
 
 def test_candidates_that_fail_are_dropped(tuned):
-    one = tuned(fast=1, fails=1)
-    (step,) = one.tuner.tune(one.program)
+    tuning = tuned(fast=1, fails=1)
+    (step,) = tuning.tuner.tune(tuning.program)
     assert step.chosen == 0
-    text = [*one.timer.texts][1]
+    text = [*tuning.timer.texts][1]
     assert step.candidates[1] == Candidate(text, None, "the device is out of order")
     assert step.candidates[2].seconds == 0.0015
 
 
 def test_candidates_that_cannot_be_built_are_dropped(tuned, on_call):
-    one = tuned(fast=0)
+    tuning = tuned(fast=0)
 
     def refuse_the_first(_):
-        if not one.built:
-            one.built.append("")
+        if not tuning.built:
+            tuning.built.append("")
             raise InternalError("the OpenCL compiler refuses a kernel")
 
-    on_call(one.driver, "build", refuse_the_first)
-    (step,) = one.tuner.tune(one.program)
+    on_call(tuning.driver, "build", refuse_the_first)
+    (step,) = tuning.tuner.tune(tuning.program)
     assert step.candidates[0].problem == "the OpenCL compiler refuses a kernel"
     assert step.chosen == 1
 
 
 def test_a_step_without_memory_is_not_tuned(tuned, monkeypatch):
-    one = tuned()
+    tuning = tuned()
     monkeypatch.setattr(device_memory, "NOT_ASKED_BYTES", 0)
-    monkeypatch.setattr(type(one.driver), "available_bytes", lambda _: 1000)
-    (step,) = one.tuner.tune(one.program)
-    assert {each.problem for each in step.candidates} == {
+    monkeypatch.setattr(type(tuning.driver), "available_bytes", lambda _: 1000)
+    (step,) = tuning.tuner.tune(tuning.program)
+    assert {candidate.problem for candidate in step.candidates} == {
         "there is not enough memory on the device"
     }
-    assert (step.chosen, one.timer.calls) == (0, 0)
+    assert (step.chosen, tuning.timer.calls) == (0, 0)
 
 
 def test_tuning_releases_its_memory(tuned):
@@ -178,36 +178,37 @@ def test_tuning_releases_its_memory(tuned):
     ("variable", "value"), [("LAMINA_TUNE", "0"), ("LAMINA_TUNE", "1e-9"), ("LAMINA_CACHE", "off")]
 )
 def test_nothing_is_tuned_without_time_or_a_cache(variable, value, tuned, monkeypatch):
-    one = tuned(fast=1)
+    tuning = tuned(fast=1)
     monkeypatch.setenv(variable, value)
-    one.compile()
-    assert one.worked == (1, 0)
+    tuning.compile()
+    assert tuning.worked == (1, 0)
     if value == "0":
         # Also if there are choices on disk.
-        one.tuner.tune(one.program)
-        assert not one.tuner.choices(one.program)
-        assert not one.tuner.known_choices(one.program)
+        tuning.tuner.tune(tuning.program)
+        assert not tuning.tuner.choices(tuning.program)
+        assert not tuning.tuner.known_choices(tuning.program)
 
 
 @pytest.mark.parametrize("is_processor", [False, True])
 def test_only_gpus_tune_by_default(is_processor, tuned, monkeypatch):
-    one = tuned(fast=1)
+    tuning = tuned(fast=1)
     monkeypatch.delenv("LAMINA_TUNE")
-    monkeypatch.setattr(one.driver, "traits", replace(one.driver.traits, is_processor=is_processor))
-    assert bool(one.tuner.choices(one.program)) != is_processor
-    assert bool(one.timer.calls) != is_processor
+    traits = replace(tuning.driver.traits, is_processor=is_processor)
+    monkeypatch.setattr(tuning.driver, "traits", traits)
+    assert bool(tuning.tuner.choices(tuning.program)) != is_processor
+    assert bool(tuning.timer.calls) != is_processor
     # Processors use choices that somebody has asked for.
-    one.tuner.tune(one.program)
-    assert one.tuner.choices(one.program) == ((0, 1), (1, 1))
+    tuning.tuner.tune(tuning.program)
+    assert tuning.tuner.choices(tuning.program) == ((0, 1), (1, 1))
 
 
-@pytest.mark.parametrize("wanted", ["fast", "-1", "nan", "inf", "2 s"])
-def test_a_wrong_time_is_refused(wanted, tuned, monkeypatch):
-    monkeypatch.setenv("LAMINA_TUNE", wanted)
+@pytest.mark.parametrize("seconds", ["fast", "-1", "nan", "inf", "2 s"])
+def test_a_wrong_time_is_refused(seconds, tuned, monkeypatch):
+    monkeypatch.setenv("LAMINA_TUNE", seconds)
     assert error_text(EngineError, tuned().compile) == (
         "LAMINA_TUNE is not a number of seconds\n"
         "  expected  a number of at least 0, such as 5\n"
-        f"  found     {wanted!r}\n"
+        f"  found     {seconds!r}\n"
         "  Unset LAMINA_TUNE for the default; LAMINA_TUNE=0 takes the cost model's schedules."
     )
 
@@ -250,13 +251,13 @@ def test_programs_share_the_choices_of_equal_steps(tuned):
 
 
 def test_another_driver_is_tuned_again(tuned):
-    one = tuned(fast=1)
-    one.tuner.tune(one.program)
-    record = replace(one.driver.record, driver="another version")
-    updated = SimpleNamespace(record=record, traits=one.driver.traits)
-    other = Tuner(lambda: updated, one.engine.family)
-    assert one.tuner.known_choices(one.program)
-    assert not other.known_choices(one.program)
+    tuning = tuned(fast=1)
+    tuning.tuner.tune(tuning.program)
+    record = replace(tuning.driver.record, driver="another version")
+    updated = SimpleNamespace(record=record, traits=tuning.driver.traits)
+    other = Tuner(lambda: updated, tuning.engine.family)
+    assert tuning.tuner.known_choices(tuning.program)
+    assert not other.known_choices(tuning.program)
 
 
 def test_listings_never_tune(tuned):
@@ -270,10 +271,10 @@ def test_listings_never_tune(tuned):
 def test_equal_steps_are_equal_programs(training_program):
     layers = [lm.Input(16), *[layer for _ in range(4) for layer in (lm.Linear(16), lm.Tanh())]]
     alone = alone_of(training_program(layers, lm.MSE(), lm.SGD(0.1)))
-    for one in alone:
-        verify(one)
-        assert not one.plan.blocks
-    assert sum(one == alone[2] for one in alone) > 1
+    for program in alone:
+        verify(program)
+        assert not program.plan.blocks
+    assert sum(program == alone[2] for program in alone) > 1
 
 
 def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program):
@@ -290,22 +291,22 @@ def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program
 def test_promising_schedules_are_the_fastest_and_others_of_each_kind():
     target = target_for(TRAITS, "opencl")
     for step in network(target, 512).steps:
-        ranked, found = list(candidates(step, target, TRAITS)), promising(step, target, TRAITS)
-        assert found[0] == ranked[0]
-        assert len(set(found)) == len(found) <= MOST_PROMISING
-        assert len(ranked) == 1 or len(found) > 1
-        assert set(found) <= set(ranked)
+        ranked, chosen = list(candidates(step, target, TRAITS)), promising(step, target, TRAITS)
+        assert chosen[0] == ranked[0]
+        assert len(set(chosen)) == len(chosen) <= MOST_PROMISING
+        assert len(ranked) == 1 or len(chosen) > 1
+        assert set(chosen) <= set(ranked)
 
 
 def test_candidates_for_processors_begin_with_the_choice_of_the_model(engine):
     if isinstance(engine.family, GpuFamily):
         pytest.skip("this device is not a processor")
     alone = alone_of(network(engine.target))[0]
-    found = engine.family.candidates(alone)
-    assert found[0] == engine.family.decide(alone).steps[0]
-    assert len(set(found)) == len(found) == 1 + of_processors.MOST
-    assert all(isinstance(one, GemmSchedule) for one in found)
-    assert found[0].right != found[1].right
+    schedules = engine.family.candidates(alone)
+    assert schedules[0] == engine.family.decide(alone).steps[0]
+    assert len(set(schedules)) == len(schedules) == 1 + of_processors.MOST
+    assert all(isinstance(schedule, GemmSchedule) for schedule in schedules)
+    assert schedules[0].right != schedules[1].right
 
 
 LAYERS = {
@@ -327,13 +328,13 @@ def test_candidates_of_every_step_run(layers, kind, engine, driver, training_pro
     program = training_program(LAYERS[layers], lm.MSE(), lm.Adam(0.1), batch=8)
     seen = []
     timed = 0
-    for one in alone_of(program):
-        if one not in seen:
-            seen.append(one)
-            found, complete = timed_candidates(one, family, driver, FakeTimer())
+    for alone in alone_of(program):
+        if alone not in seen:
+            seen.append(alone)
+            outcomes, complete = timed_candidates(alone, family, driver, FakeTimer())
             assert complete
-            assert not any(each.problem for each in found)
-            timed += len(found) > 1
+            assert not any(outcome.problem for outcome in outcomes)
+            timed += len(outcomes) > 1
     assert timed
 
 
@@ -413,13 +414,14 @@ def test_other_engines_do_not_tune(name):
 def test_the_expected_time_of_a_candidate_is_that_by_which_candidates_are_ranked():
     traits = replace(TRAITS, rates=Rates(clock=1e9))
     family = GpuFamily(traits, OPENCL, "opencl")
-    (one, _) = alone_of(network(family.target))
-    found = family.candidates(one)
-    seconds = family.expected_seconds(one, found)
+    (alone, _) = alone_of(network(family.target))
+    schedules = family.candidates(alone)
+    seconds = family.expected_seconds(alone, schedules)
     assert seconds[0] == min(seconds)
-    bits = position_bits(one.steps[0], family.target)
-    (step,) = one.steps
+    bits = position_bits(alone.steps[0], family.target)
+    (step,) = alone.steps
     clocks = costs_of_schedules(step, bits, traits)
-    assert seconds == [clocks[each] / 1e9 for each in found]
+    assert seconds == [clocks[schedule] / 1e9 for schedule in schedules]
     # Without a clock there are no seconds.
-    assert GpuFamily(TRAITS, OPENCL, "opencl").expected_seconds(one, found) == [None] * len(found)
+    clockless = GpuFamily(TRAITS, OPENCL, "opencl")
+    assert clockless.expected_seconds(alone, schedules) == [None] * len(schedules)
