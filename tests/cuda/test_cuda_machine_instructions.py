@@ -21,7 +21,7 @@ NAN, INF = math.nan, math.inf
 SIGNED, UNSIGNED, BITS_OF = "s16|s32|s64", "u16|u32|u64", "b16|b32|b64"
 EVERY = "u8|s8|u16|s16|u32|s32|u64|s64"
 
-# Forms as `writer.instruction` takes them, with the name before them; operands; the result, as far
+# Forms as `writer.writes` takes them, with the name before them; operands; the result, as far
 # as its type has bits for it. An int is read from a register of 64 bits, a bool is a predicate, a
 # text stands in the code.
 ROWS = [

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from cuda_machine.syntax import BITS, Immediate, Register, Vector
-from cuda_machine.writer import DTYPES, INTEGERS, expressions, helper, instruction
+from cuda_machine.writer import DTYPES, INTEGERS, expressions, helper, writes
 
 _SIGNED = "s16|s32|s64"
 _LOGIC = "pred|b16|b32|b64"
@@ -29,11 +29,11 @@ expressions("bfi", "b32|b64", "inserted({0}, {1}, {2}, {3})", others=("", "u32",
 expressions("prmt", "b32", "permuted_bytes({0}, {1}, {2})")
 
 
-@instruction("mul", "mad", forms=(f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32"))
-def _mul(writer, one):
+@writes("mul", "mad", forms=(f"lo|hi {INTEGERS}", "wide u16|s16|u32|s32"))
+def _mul(writer, instruction):
     """Products, or their upper bits, or all bits, which are twice as wide as the operands."""
-    half, type = one.modifiers
-    result, a, b, *added = one.operands
+    half, type = instruction.modifiers
+    result, a, b, *added = instruction.operands
     left, right = writer.several((a, b), (type, type))
     bits = BITS[type]
     twice = f"{type[0]}{2 * bits}"
@@ -56,14 +56,14 @@ def high(a, b):
     return product.astype((a if np.ndim(a) else b).dtype)
 
 
-@instruction("div", "rem", forms=INTEGERS)
-def _div(writer, one):
-    type = one.modifiers[-1]
-    result, a, b = one.operands
+@writes("div", "rem", forms=INTEGERS)
+def _div(writer, instruction):
+    type = instruction.modifiers[-1]
+    result, a, b = instruction.operands
     left, right = writer.array(a, type), writer.array(b, type)
-    writer.emit(f"divisible(m, {right}, {writer.located(one)})")
+    writer.emit(f"divisible(m, {right}, {writer.located(instruction)})")
     quotient = f"quotient({left}, {right})"
-    value = quotient if one.name == "div" else f"{left} - {quotient} * {right}"
+    value = quotient if instruction.name == "div" else f"{left} - {quotient} * {right}"
     writer.write(result, type, value)
 
 
@@ -87,11 +87,11 @@ def quotient(a, b):
     return np.where(minus, -a, floor)
 
 
-@instruction("shl", forms="b16|b32|b64")
-@instruction("shr", forms=f"b16|b32|b64|{INTEGERS}")
-def _shift(writer, one):
-    type = one.modifiers[-1]
-    result, a, b = one.operands
+@writes("shl", forms="b16|b32|b64")
+@writes("shr", forms=f"b16|b32|b64|{INTEGERS}")
+def _shift(writer, instruction):
+    type = instruction.modifiers[-1]
+    result, a, b = instruction.operands
     dtype = DTYPES[type]
     # PTX ISA, shl and shr: amounts above the width are clamped to it. NumPy's shifts by the width
     # give 0 or the sign.
@@ -100,16 +100,16 @@ def _shift(writer, one):
     else:
         bound = writer.constant(np.uint32(BITS[type]))
         amount = f"np.minimum({writer.read(b, 'u32')}, {bound}).astype({writer.type(dtype)})"
-    operator = "<<" if one.name == "shl" else ">>"
+    operator = "<<" if instruction.name == "shl" else ">>"
     writer.write(result, type, f"{writer.array(a, type)} {operator} {amount}")
 
 
 @helper
 def inserted(field, value, position, length):
-    """Values in which the bits at a position are those of a field."""
+    """Values with the bits of a field at a position."""
     dtype, bits = value.dtype, value.dtype.itemsize * 8
     shift, least = (
-        np.minimum(one & np.uint32(255), bits).astype(dtype) for one in (position, length)
+        np.minimum(amount & np.uint32(255), bits).astype(dtype) for amount in (position, length)
     )
     # A shift by all bits gives zeros.
     mask = ~(~dtype.type(0) << least) << shift
@@ -129,12 +129,12 @@ def permuted_bytes(a, b, selectors):
     return result
 
 
-@instruction("dp4a", forms="u32|s32 u32|s32")
-@instruction("dp2a", forms="lo|hi u32|s32 u32|s32")
-def _dot(writer, one):
+@writes("dp4a", forms="u32|s32 u32|s32")
+@writes("dp2a", forms="lo|hi u32|s32 u32|s32")
+def _dot(writer, instruction):
     """Four bytes by four, or two halves by the two low or high bytes (PTX ISA, dp4a and dp2a)."""
-    *half, left, right = one.modifiers
-    result, a, b, c = one.operands
+    *half, left, right = instruction.modifiers
+    result, a, b, c = instruction.operands
     kind = "s32" if "s32" in (left, right) else "u32"
     first = f"{left[0].replace('s', 'i')}{2 if half else 1}"
     code = f"dot({writer.array(a, 'u32')}, {first!r}, {writer.array(b, 'u32')}, "
@@ -147,8 +147,8 @@ def _dot(writer, one):
 def dot(a, a_type, b, b_type, first):
     """Sums of products of the parts of two integers, from a byte of `b` on, as int64."""
     left, right = (
-        np.ascontiguousarray(one).view(type).reshape(len(one), -1).astype(np.int64)
-        for one, type in ((a, a_type), (b, b_type))
+        np.ascontiguousarray(integers).view(type).reshape(len(integers), -1).astype(np.int64)
+        for integers, type in ((a, a_type), (b, b_type))
     )
     return (left * right[:, first : first + left.shape[1]]).sum(1)
 
@@ -227,7 +227,7 @@ def fma_f4(a, b, c):
     halfway |= (np.abs(exact) < 2.0**-125) & (exact != 0)
     if halfway.any():
         where = np.flatnonzero(halfway)
-        a, b, c = (np.broadcast_to(one, exact.shape)[where].astype(wide) for one in (a, b, c))
+        a, b, c = (np.broadcast_to(array, exact.shape)[where].astype(wide) for array in (a, b, c))
         result[where] = _fused(a, b, c).astype(np.float32)
     return result
 
@@ -235,7 +235,7 @@ def fma_f4(a, b, c):
 @helper
 def fma_f8(a, b, c):
     """float64 a * b + c, rounded once to nearest."""
-    rows = zip(*(one.tolist() for one in np.broadcast_arrays(a, b, c)), strict=True)
+    rows = zip(*(array.tolist() for array in np.broadcast_arrays(a, b, c)), strict=True)
     return np.array([_exact_fma(*row) for row in rows])
 
 
@@ -259,10 +259,10 @@ _TYPES = f"b16|b32|b64|{INTEGERS}|f32|f64"
 _ALL = "u8|s8|u16|s16|u32|s32|u64|s64"
 
 
-@instruction("mov", forms=f"pred|{_TYPES}")
-def _mov(writer, one):
-    (type,) = one.modifiers
-    result, value = one.operands
+@writes("mov", forms=f"pred|{_TYPES}")
+def _mov(writer, instruction):
+    (type,) = instruction.modifiers
+    result, value = instruction.operands
     if isinstance(result, Vector):
         _unpack(writer, result, writer.array(value, f"u{BITS[type]}"), BITS[type])
     elif isinstance(value, Vector):
@@ -281,8 +281,8 @@ def _unpack(writer, result, value, bits):
     elements = f"{value}.view({writer.type(f'u{each // 8}')})"
     count = len(result.elements)
     values = [writer.temporary(f"{elements}[{number}::{count}].copy()") for number in range(count)]
-    for element, one in zip(result.elements, values, strict=True):
-        writer.write(element, f"b{each}", one)
+    for element, part in zip(result.elements, values, strict=True):
+        writer.write(element, f"b{each}", part)
 
 
 def _packed(writer, value, bits):
@@ -340,9 +340,9 @@ for _name, _bits, _since in (("f16", "half_bits", 75), ("bf16", "bfloat16_bits",
 @helper
 def integers_of(value, dtype, nan):
     """Floats that are rounded toward zero to integers, limited to the range of a type."""
-    whole, info = np.trunc(value.astype(np.float64)), np.iinfo(dtype)
-    missing, high, low = np.isnan(whole), whole >= float(info.max), whole <= float(info.min)
-    result = np.where(high | low | missing, 0.0, whole).astype(dtype)
+    rounded, info = np.trunc(value.astype(np.float64)), np.iinfo(dtype)
+    missing, high, low = np.isnan(rounded), rounded >= float(info.max), rounded <= float(info.min)
+    result = np.where(high | low | missing, 0.0, rounded).astype(dtype)
     result[high] = info.max
     result[low] = info.min
     result[missing] = np.array(nan, np.uint64).astype(dtype)

@@ -67,12 +67,12 @@ def basic_blocks(kernel):
         after = (following.number,) if following else ()
         block.successors = after if block.kind in ("next", "barrier") else ()
         if block.kind == "branch":
-            one = block.last
-            (target,) = one.operands
+            branch = block.last
+            (target,) = branch.operands
             if target.name not in labels:
                 what = f"a branch to {target.name}, which is no label"
-                raise Fault(what, kernel=kernel.name, line=one.line, text=one.text)
-            block.successors = (labels[target.name], *(after if one.guard else ()))
+                raise Fault(what, kernel=kernel.name, line=branch.line, text=branch.text)
+            block.successors = (labels[target.name], *(after if branch.guard else ()))
     _find_lives(blocks)
     return blocks
 
@@ -86,27 +86,27 @@ def _divided(kernel):
             blocks.append(Block(len(blocks)))
         return blocks[-1]
 
-    def add(one):
-        if one.name in _WHOLE_WARP:
+    def add(instruction):
+        if instruction.name in _WHOLE_WARP:
             begin().together = True
-        kind = _KINDS.get(one.name, "next")
+        kind = _KINDS.get(instruction.name, "next")
         if kind == "next":
-            blocks[-1].instructions.append(one)
+            blocks[-1].instructions.append(instruction)
         else:
-            blocks[-1].last, blocks[-1].kind = one, kind
+            blocks[-1].last, blocks[-1].kind = instruction, kind
             begin()
 
-    for one in kernel.body:
-        if isinstance(one, Label):
-            labels[one.name] = begin().number
-        elif one.guard is None or one.name == "bra":
-            add(one)
+    for statement in kernel.body:
+        if isinstance(statement, Label):
+            labels[statement.name] = begin().number
+        elif (guard := statement.guard) is None or statement.name == "bra":
+            add(statement)
         else:
             # A branch around it: the lanes without the predicate skip the instruction.
-            skip = one.guard.register if isinstance(one.guard, Not) else Not(one.guard)
-            end = f"skip#{len(blocks)}#{one.line}"
-            add(replace(one, name="bra", modifiers=(), operands=(Symbol(end),), guard=skip))
-            add(replace(one, guard=None))
+            skip = guard.register if isinstance(guard, Not) else Not(guard)
+            end = f"skip#{len(blocks)}#{statement.line}"
+            add(replace(statement, name="bra", modifiers=(), operands=(Symbol(end),), guard=skip))
+            add(replace(statement, guard=None))
             labels[end] = begin().number
     if blocks[-1].kind == "next":
         # The end of a body is a return.
@@ -124,20 +124,20 @@ def registers_in(operand):
         case Address(base, _):
             yield from registers_in(base)
         case Vector(elements):
-            for one in elements:
-                yield from registers_in(one)
+            for element in elements:
+                yield from registers_in(element)
         case _:
             pass
 
 
-def read_and_written(one):
+def read_and_written(instruction):
     """The registers that an instruction reads, and those that it writes."""
-    results = 1 if one.operands and one.name not in _WITHOUT_RESULT else 0
+    results = 1 if instruction.operands and instruction.name not in _WITHOUT_RESULT else 0
     # A product of warpgroups is added to its result.
-    sources = one.operands[results if one.name != "wgmma" else 0 :]
+    sources = instruction.operands[results if instruction.name != "wgmma" else 0 :]
     read, written = (
         {register for operand in operands for register in registers_in(operand)}
-        for operands in ((*sources, one.guard), one.operands[:results])
+        for operands in ((*sources, instruction.guard), instruction.operands[:results])
     )
     return read, written
 
@@ -148,14 +148,14 @@ def _find_lives(blocks):
     defined = []
     for block in blocks:
         used = set()
-        known = set()
-        for one in block.all():
-            read, written = read_and_written(one)
-            used |= read - known
-            known |= written
+        definitions = set()
+        for instruction in block.all():
+            read, written = read_and_written(instruction)
+            used |= read - definitions
+            definitions |= written
         uses.append(used)
-        defined.append(known)
-    live = [set(one) for one in uses]
+        defined.append(definitions)
+    live = [set(registers) for registers in uses]
     before = [set() for _ in blocks]
     for block in blocks:
         for successor in block.successors:
@@ -164,14 +164,14 @@ def _find_lives(blocks):
     while waiting:
         number = max(waiting)
         waiting.discard(number)
-        out = set().union(*(live[one] for one in blocks[number].successors))
+        out = set().union(*(live[successor] for successor in blocks[number].successors))
         new = uses[number] | (out - defined[number])
         if new != live[number]:
             live[number] = new
             waiting |= before[number]
     for block in blocks:
         block.live_in = uses[block.number]
-        out = set().union(*(live[one] for one in block.successors))
+        out = set().union(*(live[successor] for successor in block.successors))
         block.written = defined[block.number] & out
 
 
@@ -186,27 +186,28 @@ def with_undefined_values(kernel):
     """
     written = {
         register.name
-        for one in kernel.body
-        if isinstance(one, Instruction)
-        for register in read_and_written(one)[1]
+        for statement in kernel.body
+        if isinstance(statement, Instruction)
+        for register in read_and_written(statement)[1]
     }
 
-    def value(one, type):
-        if not isinstance(one, Register) or one.name in written:
-            return one
+    def value(operand, type):
+        if not isinstance(operand, Register) or operand.name in written:
+            return operand
         bits = int.from_bytes(_BITS.to_bytes(2, "little") * (BITS[type] // 16), "little")
         return Immediate(bits, type if type in ("f32", "f64") else "integer")
 
-    def defined(one):
-        type = one.modifiers[-1] if one.modifiers else ""
-        operands = list(one.operands)
+    def defined(statement):
+        if isinstance(statement, Label):
+            return statement
+        type = statement.modifiers[-1] if statement.modifiers else ""
+        operands = list(statement.operands)
         for number, each in enumerate(operands[1:], 1):
-            if one.name == "st" and isinstance(each, Vector):
+            if statement.name == "st" and isinstance(each, Vector):
                 operands[number] = Vector(tuple(value(element, type) for element in each.elements))
-            elif one.name not in ("st", "setp") and type in _SHORT_INTEGERS:
+            elif statement.name not in ("st", "setp") and type in _SHORT_INTEGERS:
                 is_short = isinstance(each, Register) and each.type in _SHORT_INTEGERS
                 operands[number] = value(each, type) if is_short else each
-        return replace(one, operands=tuple(operands))
+        return replace(statement, operands=tuple(operands))
 
-    body = [defined(one) if isinstance(one, Instruction) else one for one in kernel.body]
-    return replace(kernel, body=body)
+    return replace(kernel, body=[defined(statement) for statement in kernel.body])

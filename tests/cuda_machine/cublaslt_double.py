@@ -9,7 +9,7 @@ where cuBLASLt documents a status. A call that the documentation leaves open rai
 `OutsideTheDouble`. `functions` return the status, as the library does. Products run when their
 stream does, and can be captured.
 
-Sections in quotation marks are those of Nvidia's documentation of cuBLAS.
+Quotation marks enclose sections of Nvidia's documentation of cuBLAS.
 """
 
 import ctypes
@@ -86,13 +86,13 @@ class DescriptorCalls:
         self.descriptors = {}
 
     def find(self, kind, handle):
-        """A living descriptor. Uses of others are undefined, and so are those of other kinds."""
-        found = self.descriptors.get(handle)
+        """A living descriptor. Uses of dead ones and of other kinds are undefined."""
+        descriptor = self.descriptors.get(handle)
         if handle == 0:
             raise CublasLtError(INVALID_VALUE, f"no {kind}")
-        if found is None or found.kind != kind:
+        if descriptor is None or descriptor.kind != kind:
             raise OutsideTheDouble(f"{handle:#x} is no {kind} that exists")
-        return found
+        return descriptor
 
     def cublasLtMatmulDescCreate(self, matmulDesc, computeType, scaleType):
         """The double computes in float32, and multiplies float32 that are rounded to TF32."""
@@ -222,13 +222,13 @@ class Problem:
     def compute(self, a, b, c, bias, schemes):
         """The result [batch, rows, columns], in the type of D.
 
-        Sums are computed in float64 and rounded to float32: they are as exact as those of any order
-        of addition. What is added to them is added in float32 ("scaleType"), and the result is
-        rounded to the type of D when it is stored.
+        Sums are computed in float64 and rounded to float32, as exact as sums in any order. What
+        is added to them is added in float32 ("scaleType"), and the result is rounded to the type of
+        D when it is stored.
 
         Args:
             a, b: the memory of the factors.
-            c, bias: that of what is added, or None.
+            c, bias: the memory of what is added, or None.
             schemes: how parts of sums may be combined ("cublasLtReductionScheme_t"). If they may be
                 rounded to the type of D, they are.
         """
@@ -301,16 +301,16 @@ def _layouted(name, descriptor):
 
 def _check_sizes(a, b, c, d, transposed):
     (rows, inner), (right_inner, columns) = (
-        (one.columns, one.rows) if is_so else (one.rows, one.columns)
-        for one, is_so in zip((a, b), transposed, strict=True)
+        (matrix.columns, matrix.rows) if is_so else (matrix.rows, matrix.columns)
+        for matrix, is_so in zip((a, b), transposed, strict=True)
     )
     if inner != right_inner or (rows, columns) != (d.rows, d.columns):
-        found = f"{rows} x {inner} times {right_inner} x {columns} is no {d.rows} x {d.columns}"
-        raise CublasLtError(INVALID_VALUE, found)
+        message = f"{rows} x {inner} times {right_inner} x {columns} is no {d.rows} x {d.columns}"
+        raise CublasLtError(INVALID_VALUE, message)
     # "cublasLtMatmul()": C and D have the same type, size, batch and order.
     if (c.rows, c.columns) != (d.rows, d.columns):
         raise CublasLtError(INVALID_VALUE, f"C is {c.rows} x {c.columns}")
-    if len({one.batch for one in (a, b, c, d)}) > 1:
+    if len({matrix.batch for matrix in (a, b, c, d)}) > 1:
         raise CublasLtError(INVALID_VALUE, "batches of different lengths")
     sizes = (d.batch, d.stride), (d.columns, d.leading), (d.rows, 1)
     grid = np.ix_(*(np.arange(count) * step for count, step in sizes))
@@ -342,9 +342,9 @@ class Algorithm:
 
     def data(self, problem):
         """The eight numbers of a cublasLtMatmulAlgo_t."""
-        packed = int.from_bytes(one.bit_length() for one in self.alignments)
-        own = MARK, _checksum(problem), packed, self.workspace, self.schemes, self.place
-        return (*own, 0, 0)
+        packed = int.from_bytes(alignment.bit_length() for alignment in self.alignments)
+        numbers = MARK, _checksum(problem), packed, self.workspace, self.schemes, self.place
+        return (*numbers, 0, 0)
 
     @staticmethod
     def of_data(data, problem):
@@ -354,7 +354,7 @@ class Algorithm:
             raise OutsideTheDouble("an algorithm that no heuristic has found")
         if checksum != _checksum(problem):
             raise OutsideTheDouble("an algorithm that was found for another product")
-        alignments = tuple(1 << one >> 1 for one in packed.to_bytes(5))
+        alignments = tuple(1 << length >> 1 for length in packed.to_bytes(5))
         return Algorithm(alignments, workspace, schemes, place)
 
 
@@ -405,8 +405,8 @@ class CublasLtDouble(DescriptorCalls):
     ):  # fmt: skip
         self._check_handle(lightHandle)
         operation = self.find("operation", operationDesc)
-        layouts = tuple(self.find("layout", one) for one in (Adesc, Bdesc, Cdesc, Ddesc))
-        wanted = self.find("preference", preference)
+        layouts = tuple(self.find("layout", handle) for handle in (Adesc, Bdesc, Cdesc, Ddesc))
+        preferences = self.find("preference", preference)
         if requestedAlgoCount < 1 or not heuristicResultsArray or not returnAlgoCount:
             raise CublasLtError(INVALID_VALUE, "no room for results")
         problem = problem_of(operation, layouts)
@@ -415,7 +415,7 @@ class CublasLtDouble(DescriptorCalls):
         count = 0 if self.failure == "empty" else min(self.proposals, requestedAlgoCount)
         ctypes.c_int.from_address(returnAlgoCount).value = count
         for place in range(count):
-            algorithm = self._algorithm(place, operation, wanted)
+            algorithm = self._algorithm(place, operation, preferences)
             address = heuristicResultsArray + place * ctypes.sizeof(HeuristicResult)
             result = HeuristicResult.from_address(address)
             result.algorithm[:] = algorithm.data(problem)
@@ -423,11 +423,11 @@ class CublasLtDouble(DescriptorCalls):
             result.state = NOT_SUPPORTED if self.failure == "state" else SUCCESS
             result.waves = 1.0
 
-    def _algorithm(self, place, operation, wanted):
+    def _algorithm(self, place, operation, preferences):
         bias = operation["BIAS_POINTER"]
-        promised = (wanted[f"MIN_ALIGNMENT_{matrix}_BYTES"] for matrix in "ABCD")
-        workspace = self.workspace if self.workspace <= wanted["MAX_WORKSPACE_BYTES"] else 0
-        schemes = wanted["REDUCTION_SCHEME_MASK"]
+        promised = (preferences[f"MIN_ALIGNMENT_{matrix}_BYTES"] for matrix in "ABCD")
+        workspace = self.workspace if self.workspace <= preferences["MAX_WORKSPACE_BYTES"] else 0
+        schemes = preferences["REDUCTION_SCHEME_MASK"]
         return Algorithm((*promised, min(bias & -bias, 256)), workspace, schemes, place)
 
     def cublasLtMatmul(
@@ -436,11 +436,11 @@ class CublasLtDouble(DescriptorCalls):
     ):  # fmt: skip
         self._check_handle(lightHandle)
         operation = self.find("operation", computeDesc)
-        layouts = tuple(self.find("layout", one) for one in (Adesc, Bdesc, Cdesc, Ddesc))
+        layouts = tuple(self.find("layout", handle) for handle in (Adesc, Bdesc, Cdesc, Ddesc))
         problem = problem_of(operation, layouts)
         if not all((alpha, beta, A, B, C, D)):
             raise CublasLtError(INVALID_VALUE, "a null pointer")
-        scale, kept = (ctypes.c_float.from_address(one).value for one in (alpha, beta))
+        scale, kept = (ctypes.c_float.from_address(address).value for address in (alpha, beta))
         if scale != 1.0 or kept not in (0.0, 1.0):
             raise OutsideTheDouble(f"alpha {scale} and beta {kept}")
         # In place, C == D and Cdesc == Ddesc ("cublasLtMatmul()").
@@ -460,8 +460,8 @@ class CublasLtDouble(DescriptorCalls):
             raise CublasLtError(NOT_SUPPORTED, "an algorithm of another version")
         self.problems.append(problem)
         self.called.append(algorithm)
-        found = self.state.find_stream(stream)
-        if found.context is not self._handles[lightHandle]:
+        stream = self.state.find_stream(stream)
+        if stream.context is not self._handles[lightHandle]:
             raise OutsideTheDouble("a stream of another context than the handle's")
 
         def run():
@@ -471,7 +471,7 @@ class CublasLtDouble(DescriptorCalls):
         if data not in self._loaded:
             self.state.check_unsafe_call()
             self._loaded.add(data)
-        self.state.run_or_capture(found, run)
+        self.state.run_or_capture(stream, run)
 
     def _check_handle(self, handle):
         context = self._handles.get(handle)
@@ -483,7 +483,7 @@ class CublasLtDouble(DescriptorCalls):
 
 
 class Functions:
-    """The double's functions as ctypes has those of the library: they return a status."""
+    """The double's functions in the form that ctypes gives the library's: they return a status."""
 
     def __init__(self, double):
         self._double = double
@@ -515,10 +515,10 @@ def _check_addresses(algorithm, problem, addresses):
     """Heuristics exclude algorithms that need larger alignments than they were promised."""
     matrices = problem.a, problem.b, problem.c, problem.d
     rows = zip("ABCD", addresses, algorithm.alignments, matrices, strict=False)
-    for name, address, alignment, one in rows:
+    for name, address, alignment, matrix in rows:
         if address % alignment:
             raise OutsideTheDouble(f"{name} is not aligned to {alignment} bytes, as was promised")
-        if address % one.dtype.itemsize:
+        if address % matrix.dtype.itemsize:
             raise OutsideTheDouble(f"{name} is not aligned to its elements")
     if problem.has_bias and addresses[4] % algorithm.alignments[4]:
         raise OutsideTheDouble("the bias is not aligned as the heuristic saw it")
@@ -546,37 +546,37 @@ class _Product:
 
     def check_overlaps(self, workspace, workspace_bytes):
         """The result overlaps no factor, and the workspace overlaps nothing."""
-        one = self.problem
-        result = range(self.d, self.d + one.d.bytes)
+        problem = self.problem
+        result = range(self.d, self.d + problem.d.bytes)
         scratch = range(workspace, workspace + workspace_bytes)
-        for name, address, matrix in (("A", self.a, one.a), ("B", self.b, one.b)):
-            own = range(address, address + matrix.bytes)
-            if _meet(own, result):
+        for name, address, matrix in (("A", self.a, problem.a), ("B", self.b, problem.b)):
+            factor = range(address, address + matrix.bytes)
+            if _meet(factor, result):
                 raise OutsideTheDouble(f"D overlaps {name}")
-            if _meet(own, scratch):
+            if _meet(factor, scratch):
                 raise OutsideTheDouble(f"the workspace overlaps {name}")
         if _meet(result, scratch):
             raise OutsideTheDouble("the workspace overlaps D")
-        if self.c and self.c != self.d and _meet(range(self.c, self.c + one.c.bytes), result):
+        if self.c and self.c != self.d and _meet(range(self.c, self.c + problem.c.bytes), result):
             raise OutsideTheDouble("D overlaps C, but is not C")
 
     def run(self, algorithm, workspace):
-        one = self.problem
-        a, b = self._bytes(self.a, one.a.bytes), self._bytes(self.b, one.b.bytes)
-        c = self._bytes(self.c, one.c.bytes) if self.c else None
+        problem = self.problem
+        a, b = self._bytes(self.a, problem.a.bytes), self._bytes(self.b, problem.b.bytes)
+        c = self._bytes(self.c, problem.c.bytes) if self.c else None
         bias = None
         if self.bias:
-            bias = self._bytes(self.bias, one.d.rows * one.d.dtype.itemsize)
-        result = one.compute(a, b, c, bias, algorithm.schemes)
-        for batch, column in np.ndindex(one.d.batch, one.d.columns):
-            element = batch * one.d.stride + column * one.d.leading
-            address = self.d + element * one.d.dtype.itemsize
+            bias = self._bytes(self.bias, problem.d.rows * problem.d.dtype.itemsize)
+        result = problem.compute(a, b, c, bias, algorithm.schemes)
+        for batch, column in np.ndindex(problem.d.batch, problem.d.columns):
+            element = batch * problem.d.stride + column * problem.d.leading
+            address = self.d + element * problem.d.dtype.itemsize
             data = result[batch, :, column].tobytes()
             self._memory(address, len(data)).write(address, data)
         size = algorithm.workspace
         if size:
             self._memory(workspace, size).write(workspace, b"\xa5" * size)
-        return result.size * one.inner * MILLISECONDS_PER_MULTIPLICATION
+        return result.size * problem.inner * MILLISECONDS_PER_MULTIPLICATION
 
     def _bytes(self, address, size):
         return np.frombuffer(self._memory(address, size).read(address, size), np.uint8)

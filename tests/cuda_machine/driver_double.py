@@ -4,7 +4,7 @@
     cuda.driver.cuInit(0)
 
 `cuda.driver` and `cuda.nvrtc` are called as the modules are: each function takes the same arguments
-and returns a tuple of the result and the outputs. Enumerations and handles are those of the real
+and returns a tuple of the result and the outputs. Enumerations and handles come from the real
 modules. A function that the double does not have is missing, and a call that CUDA's documentation
 leaves open raises `OutsideTheDouble`.
 
@@ -47,7 +47,7 @@ PAGE = 4096
 
 
 class DriverDouble(KernelCalls, StreamCalls):
-    """Has these functions and those of its base classes, and all else of the real module.
+    """Has these functions, the functions of its base classes, and all else of the real module.
 
     "API synchronization behavior" says which of them wait.
     """
@@ -172,7 +172,7 @@ class DriverDouble(KernelCalls, StreamCalls):
         allocation.freed = True
         allocation.buffer[:] = 0xA5
         self.released.append(allocation)
-        while sum(one.size for one in self.released) > KEPT_AFTER_RELEASE:
+        while sum(memory.size for memory in self.released) > KEPT_AFTER_RELEASE:
             self.released.popleft()
 
     @driver_call()
@@ -225,9 +225,9 @@ class DriverDouble(KernelCalls, StreamCalls):
         """Adds a copy or fill, which must not run after what it uses was freed."""
 
         def run():
-            for one in used:
-                if one is not None and one.freed:
-                    raise UseAfterRelease(*one.used_when_freed)
+            for allocation in used:
+                if allocation is not None and allocation.freed:
+                    raise UseAfterRelease(*allocation.used_when_freed)
             action()
             return size * MILLISECONDS_PER_BYTE
 
@@ -284,11 +284,11 @@ class NvrtcDouble:
         self._counts["nvrtcCompileProgram"] += 1
         if not self._assembles:
             real, virtual = b"--gpu-architecture=sm_", b"--gpu-architecture=compute_"
-            options = [one.replace(real, virtual) for one in options]
+            options = [option.replace(real, virtual) for option in options]
         return nvrtc.nvrtcCompileProgram(prog, count, options)
 
     def nvrtcGetCUBINSize(self, prog):
-        """The size of the PTX; that of the real binary, where there should be one and is none."""
+        """The size of the PTX; the real binary's, where there should be one and is none."""
         if self._assembles:
             result, size = nvrtc.nvrtcGetCUBINSize(prog)
             if result != nvrtc.nvrtcResult.NVRTC_SUCCESS or size == 0:
@@ -345,15 +345,15 @@ class CudaDouble:
     def leaks(self):
         """What is still alive, one line each: allocations, and handles of every kind."""
         state = self.driver
-        found = [
-            f"{one.size} bytes on device {one.context.device.ordinal}"
-            for one in state.allocations.values()
+        alive = [
+            f"{allocation.size} bytes on device {allocation.context.device.ordinal}"
+            for allocation in state.allocations.values()
         ]
-        found += [f"{one.size} bytes of page-locked memory" for one in state.pinned.values()]
+        alive += [f"{memory.size} bytes of page-locked memory" for memory in state.pinned.values()]
         for thing in state.handles.values():
             if isinstance(thing, Context):
                 device = thing.device
-                found.append(f"context of device {device.ordinal}")
+                alive.append(f"context of device {device.ordinal}")
             else:
-                found.append(f"{type(thing).__name__} {thing.handle:#x}")
-        return found
+                alive.append(f"{type(thing).__name__} {thing.handle:#x}")
+        return alive

@@ -199,8 +199,9 @@ class State:
         """Refuse a call that captures prohibit (cuThreadExchangeStreamCaptureMode); end these."""
         if self.thread.capture_mode == CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED:
             return
-        own = [one.capture for one in self.handles.values() if isinstance(one, Stream)]
-        prohibiting = [one for one in own if one and one.prohibits(threading.get_ident())]
+        handles, thread = self.handles.values(), threading.get_ident()
+        captures = [stream.capture for stream in handles if isinstance(stream, Stream)]
+        prohibiting = [capture for capture in captures if capture and capture.prohibits(thread)]
         for capture in prohibiting:
             capture.invalidated = True
         if prohibiting:

@@ -62,8 +62,8 @@ class StreamCalls(State):
             stream.capture.invalidated = True
             raise CudaError("STREAM_CAPTURE_UNSUPPORTED")
         self.check_unsafe_call()
-        for one in stream.predecessors():
-            self.wait(one)
+        for operation in stream.predecessors():
+            self.wait(operation)
 
     @driver_call()
     def cuStreamWaitEvent(self, hStream, hEvent, Flags):
@@ -105,10 +105,10 @@ class StreamCalls(State):
 
     def _recorded(self, event, stream):
         """An event, and the stream in which it is recorded."""
-        found, own = self.find(Event, event), self.find_stream(stream)
-        if found.context is not own.context:
+        event, stream = self.find(Event, event), self.find_stream(stream)
+        if event.context is not stream.context:
             raise CudaError("INVALID_HANDLE")
-        return found, own
+        return event, stream
 
     @driver_call()
     def cuEventSynchronize(self, hEvent):
@@ -294,7 +294,7 @@ class KernelCalls(State):
 
         The machine runs it afterwards, but requires that each thread waits for the end first.
         """
-        ids = [one.id for one in config.attrs]
+        ids = [attribute.id for attribute in config.attrs]
         allowed = CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         if ids != [allowed] or config.numAttrs != 1:
             raise OutsideTheDouble(f"a launch with the attributes {ids}")
@@ -319,7 +319,8 @@ class KernelCalls(State):
             raise OutsideTheDouble("an early launch on a device of before sm_90")
         _check_launch(function, grid, block, shared)
         kernel = function.kernel.program.kernel
-        parameters = _parameter_bytes(kernelParams, [one.size for one in kernel.parameters])
+        sizes = [parameter.size for parameter in kernel.parameters]
+        parameters = _parameter_bytes(kernelParams, sizes)
 
         def launch():
             if function.module.unloaded:
@@ -366,7 +367,7 @@ def _parameter_bytes(parameters, sizes):
     if not len(values) == len(types) == len(sizes):
         raise OutsideTheDouble(f"{len(values)} parameters for a kernel of {len(sizes)}")
     packed = [bytes(kind(value)) for value, kind in zip(values, types, strict=True)]
-    for value, found, size in zip(values, packed, sizes, strict=True):
-        if len(found) != size:
-            raise OutsideTheDouble(f"{value} has {len(found)} bytes, the parameter has {size}")
+    for value, data, size in zip(values, packed, sizes, strict=True):
+        if len(data) != size:
+            raise OutsideTheDouble(f"{value} has {len(data)} bytes, the parameter has {size}")
     return packed

@@ -22,10 +22,10 @@ def machine_without_gpu(memory=64 << 20):
     Raises:
         pytest.UsageError: if a package is missing.
     """
-    for one in all_devices():
-        if one.engine.startswith("cuda:") and one.problem.startswith(MISSING):
-            raise pytest.UsageError(f"{one.engine}: {one.problem}. {one.remedy}")
-        if one.engine.startswith("cuda") and not one.problem:
+    for device in all_devices():
+        if device.engine.startswith("cuda:") and device.problem.startswith(MISSING):
+            raise pytest.UsageError(f"{device.engine}: {device.problem}. {device.remedy}")
+        if device.engine.startswith("cuda") and not device.problem:
             return None
     try:
         from cuda_machine.driver_double import CudaDouble

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 WARPGROUP = 128
-# The bytes of a chunk, of which a row of 128 bytes has eight.
+# The bytes of a chunk; a row of 128 bytes has eight chunks.
 _CHUNK = 16
 
 
@@ -51,20 +51,20 @@ class _Groups:
         waiting = np.zeros(self._m.count, np.bool_)
         waiting[lanes] = True
         begun, self._begun = self._begun, []
-        for one in begun:
-            groups = self._groups[one.arrays["lanes"]] - count
-            ends = waiting[one.arrays["lanes"]] & (one.arrays["groups"] < groups)
+        for operation in begun:
+            groups = self._groups[operation.arrays["lanes"]] - count
+            ends = waiting[operation.arrays["lanes"]] & (operation.arrays["groups"] < groups)
             if not ends.all():
-                self._begun.append(one.part(~ends))
+                self._begun.append(operation.part(~ends))
             if ends.any():
-                self._m.line = one.line
-                yield one.part(ends).arrays
+                self._m.line = operation.line
+                yield operation.part(ends).arrays
 
     def end(self):
         """All threads have exited."""
-        for one in self._begun:
-            self._m.line = one.line
-            self._m.fault(self.unended, int(one.arrays["lanes"][0]))
+        for operation in self._begun:
+            self._m.line = operation.line
+            self._m.fault(self.unended, int(operation.arrays["lanes"][0]))
 
 
 class Copies(_Groups):
@@ -73,7 +73,7 @@ class Copies(_Groups):
     unended = "an asynchronous copy that has not arrived when the block ends"
 
     def begin(self, targets, sources, size, counts, idx):
-        """Begins copies of `size` bytes, of which only `counts` are read and the rest is zero."""
+        """Begins copies of `size` bytes: `counts` of them are read, the others are zero."""
         m = self._m
         lanes = np.arange(m.count) if idx is None else idx
         if (counts > size).any():
@@ -84,9 +84,9 @@ class Copies(_Groups):
         offsets = np.zeros(len(lanes), np.int64)
         for count in filter(None, np.unique(counts).tolist()):
             chosen = np.flatnonzero(counts == count)
-            found, data = m.readable("global", sources[chosen], count, lanes[chosen])
-            offsets[chosen] = found
-            values[chosen, :count] = data[1][found[:, None] + np.arange(count)]
+            starts, data = m.readable("global", sources[chosen], count, lanes[chosen])
+            offsets[chosen] = starts
+            values[chosen, :count] = data[1][starts[:, None] + np.arange(count)]
         to, _ = m.writable("shared", targets, size, idx)
         m.mark_shared(to, size, written=False)
         m.mark_pending(to, size, pending=True)
@@ -130,7 +130,7 @@ class Products(_Groups):
 
     def begin(self, lanes, addresses):
         """Begins products of warpgroups; returns the bytes (warpgroups, chunks, 16) of matrices."""
-        left, right = (self._read(one, lanes) for one in addresses)
+        left, right = (self._read(chunks, lanes) for chunks in addresses)
         self._begin(lanes, a=addresses[0], b=addresses[1], left=left, right=right)
         return [left, right]
 
@@ -145,9 +145,9 @@ class Products(_Groups):
         self._groups[self.warpgroups(idx)] += 1
 
     def wait(self, count, idx):
-        for one in self._awaited(count, self.warpgroups(idx)):
-            for addresses, data in ((one["a"], one["left"]), (one["b"], one["right"])):
-                changed = (self._read(addresses, one["lanes"]) != data).any((1, 2))
+        for arrays in self._awaited(count, self.warpgroups(idx)):
+            for addresses, data in ((arrays["a"], arrays["left"]), (arrays["b"], arrays["right"])):
+                changed = (self._read(addresses, arrays["lanes"]) != data).any((1, 2))
                 if changed.any():
                     what = "a product whose matrices were changed before it ended"
-                    self._m.fault_where(what, changed, one["lanes"])
+                    self._m.fault_where(what, changed, arrays["lanes"])

@@ -2,7 +2,7 @@
 
 Generated code calls the methods of `Lanes` for everything that is not arithmetic. A method takes
 values of the lanes `idx` (None for all lanes), in ascending order. Addresses are int64, within
-their space; global addresses are those of `Memory`.
+their space; global addresses are addresses of `Memory`.
 """
 
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ class Lanes:
         raise Fault(what, kernel=name, line=self.line, text=text, block=block, thread=thread)
 
     def fault_where(self, what, bad, idx):
-        """Raises a fault of the first lane of which `bad` is true."""
+        """Raises a fault of the first lane where `bad` is true."""
         number = int(np.argmax(bad))
         self.fault(what, number if idx is None else int(idx[number]))
 
@@ -149,9 +149,9 @@ class Lanes:
         self.retag()
 
     def retag(self):
-        """Makes the tags of the lanes those of the present epochs."""
-        own = self.block_of_lane
-        self._tags = tags_of(self.blocks[own], self.epochs[own], self.thread_of_lane)
+        """Tags the lanes with the present epochs."""
+        blocks = self.block_of_lane
+        self._tags = tags_of(self.blocks[blocks], self.epochs[blocks], self.thread_of_lane)
 
     def _race(self, race, space):
         if race is None:
@@ -165,12 +165,12 @@ class Lanes:
             where = f"block {index_of(access.block, launch.grid)}, line {access.line}"
             return f"{who} of {where}: {launch.program.lines.get(access.line)}"
 
-        one, other, at = race
+        first, second, at = race
         base = launch.memory.base
         where = f"{base + at:#x}" if space == "global" else f"{at % max(self._stride, 1):#x}"
         raise Fault(
-            f"a race in {space} memory at {where}: {told(one)}; and {told(other)}; no barrier is "
-            "between them",
+            f"a race in {space} memory at {where}: {told(first)}; and {told(second)}; no barrier "
+            "is between them",
             kernel=launch.program.kernel.name,
         )
 
@@ -291,11 +291,11 @@ class Lanes:
             self.launch.memory.written[at] = True
         return offsets, self._global
 
-    def _need(self, known, what, parts, idx):
+    def _need(self, flags, what, parts, idx):
         """Raises a fault where something is not so for all parts of an access."""
         for at in parts:
-            if not known[at].all():
-                self.fault_where(what, ~known[at], idx)
+            if not flags[at].all():
+                self.fault_where(what, ~flags[at], idx)
 
     def mark_shared(self, offsets, size, written=True):
         """Notes that bytes of shared memory are written, or that they are not."""
@@ -336,8 +336,8 @@ class Lanes:
         everyone = blocks is None
         self._race(self._shared_shadow.check(keep=not everyone), "shared")
         hidden = self._hidden.reshape(len(self.blocks), -1)
-        own = slice(None) if blocks is None else blocks
-        hidden[own] = np.maximum(hidden[own], 0)
+        rows = slice(None) if blocks is None else blocks
+        hidden[rows] = np.maximum(hidden[rows], 0)
         if blocks is None:
             self.epochs += 1
             self._shared_full = self._shared_full or bool(self._shared_written.all())

@@ -55,15 +55,15 @@ class Machine:
     def load(self, module):
         """Allocates the module's variables."""
         loaded = LoadedModule({})
-        for one in module.variables.values():
-            if one.space not in ("global", "const"):
+        for variable in module.variables.values():
+            if variable.space not in ("global", "const"):
                 continue
-            if one.extern:
-                raise Fault(f"variable {one.name} is not defined in the PTX")
-            address = self.memory.allocate(one.size)
+            if variable.extern:
+                raise Fault(f"variable {variable.name} is not defined in the PTX")
+            address = self.memory.allocate(variable.size)
             # Without an initialiser, variables are zero (PTX ISA, Initializers).
-            self.memory.write(address, one.initial.ljust(one.size, b"\0"))
-            loaded.addresses[one.name] = (one.space, address)
+            self.memory.write(address, variable.initial.ljust(variable.size, b"\0"))
+            loaded.addresses[variable.name] = (variable.space, address)
         loaded.kernels = {
             name: LoadedKernel(kernel, loaded) for name, kernel in module.kernels.items()
         }
@@ -88,9 +88,9 @@ class Machine:
         shadow = self._shadows[granule]
         shadow.clear()
         data = bytearray()
-        for one, given in zip(kernel.kernel.parameters, parameters, strict=True):
-            assert len(given) == one.size, one.name
-            data += bytes(one.offset - len(data)) + given
+        for parameter, value in zip(kernel.kernel.parameters, parameters, strict=True):
+            assert len(value) == parameter.size, parameter.name
+            data += bytes(parameter.offset - len(data)) + value
         total = program.shared_bytes + shared_bytes
         launched = program, grid, block, self.memory, bytes(data), total, shadow, is_early
         launch = Launch(*launched)

@@ -1,7 +1,7 @@
 """Barriers, and matrix instructions of warps (PTX ISA, Warp Level Matrix Instructions).
 
-Lane `l` of a warp is in group `l / 4` and is thread `l % 4` of its group; fragments are those of
-the sections "Matrix Fragments for mma.m16n8k4" to "mma.m16n8k16".
+Lane `l` of a warp is in group `l / 4` and is thread `l % 4` of its group; the sections
+"Matrix Fragments for mma.m16n8k4" to "mma.m16n8k16" define fragments.
 
 A result is the accumulator plus the products in ascending k, each addition rounded to float32.
 Products of two operands are exact. PTX leaves order and rounding of the sum open (mma, Precision
@@ -12,7 +12,7 @@ import numpy as np
 
 from cuda_machine.memory_access import address_code
 from cuda_machine.syntax import Immediate, Vector
-from cuda_machine.writer import helper, instruction, unknown
+from cuda_machine.writer import helper, unknown, writes
 
 _LANES = np.arange(32)
 _GROUP = _LANES // 4
@@ -55,16 +55,16 @@ def _form(shape, type):
 
 
 # PTX ISA, mma, Target ISA Notes: Turing has only m16n8k8, of float16.
-@instruction("mma", forms=_form("m16n8k8", "f16"))
-@instruction("mma", forms=_form("m16n8k16", "f16"), since=80)
-@instruction("mma", forms=_form("m16n8k16", "bf16"), since=80)
-@instruction("mma", forms=_form("m16n8k8", "tf32"), since=80)
-def _mma(writer, one):
-    shape, left = one.modifiers[2], one.modifiers[6]
+@writes("mma", forms=_form("m16n8k8", "f16"))
+@writes("mma", forms=_form("m16n8k16", "f16"), since=80)
+@writes("mma", forms=_form("m16n8k16", "bf16"), since=80)
+@writes("mma", forms=_form("m16n8k8", "tf32"), since=80)
+def _mma(writer, instruction):
+    shape, left = instruction.modifiers[2], instruction.modifiers[6]
     k = int(shape.removeprefix("m16n8k"))
     a, b = (_A32[k], _B32[k]) if left == "tf32" else (_A16[k], _B16[k])
     each = 1 if left == "tf32" else 2
-    d_operand, a_operand, b_operand, c_operand = one.operands
+    d_operand, a_operand, b_operand, c_operand = instruction.operands
     codes = []
     for operand, count in (
         (a_operand, len(a) // each),
@@ -74,7 +74,7 @@ def _mma(writer, one):
         values = [writer.array(register, "b32") for register in _registers(operand, count)]
         codes.append(f"[{', '.join(values)}]")
     if left == "tf32":
-        writer.emit(f"check_tf32(m, {codes[0]}, {codes[1]}, {writer.located(one)})")
+        writer.emit(f"check_tf32(m, {codes[0]}, {codes[1]}, {writer.located(instruction)})")
     results = writer.temporary(f"multiplied({k}, {left!r}, {', '.join(codes)})")
     for number, register in enumerate(_registers(d_operand, 4)):
         writer.write(register, "b32", f"{results}[{number}]")
@@ -84,11 +84,11 @@ def _mma(writer, one):
 def check_tf32(m, a, b, idx):
     """Operands of .tf32 are numbers of 11 bits, or NaN.
 
-    PTX ISA, Alternate Floating-Point Data Formats: the layout is that of the implementation, so
+    PTX ISA, Alternate Floating-Point Data Formats: the layout is the implementation's, so
     nobody says what becomes of more bits.
     """
-    for one in (*a, *b):
-        bad = ((one & np.uint32(0x1FFF)) != 0) & ~np.isnan(one.view(np.float32))
+    for operand in (*a, *b):
+        bad = ((operand & np.uint32(0x1FFF)) != 0) & ~np.isnan(operand.view(np.float32))
         if bad.any():
             m.fault_where("an operand of .tf32 that is not rounded to its bits", bad, idx)
 
@@ -96,9 +96,9 @@ def check_tf32(m, a, b, idx):
 def _elements(registers, kind):
     """The float32 of each element of a fragment, in the order of the elements."""
     if kind in ("tf32", "f32"):
-        return [one.view(np.float32) for one in registers]
-    halves = [one.view(np.uint16)[half::2] for one in registers for half in range(2)]
-    return [as_floats(one, kind) for one in halves]
+        return [register.view(np.float32) for register in registers]
+    halves = [register.view(np.uint16)[half::2] for register in registers for half in range(2)]
+    return [as_floats(half, kind) for half in halves]
 
 
 def as_floats(bits, kind):
@@ -111,8 +111,8 @@ def as_floats(bits, kind):
 def _matrix(elements, fragment, rows, columns):
     warps = len(elements[0]) // 32
     matrix = np.empty((warps, rows, columns), np.float32)
-    for one, (at_row, at_column) in zip(elements, fragment, strict=True):
-        matrix[:, at_row, at_column] = one.reshape(warps, 32)
+    for element, (at_row, at_column) in zip(elements, fragment, strict=True):
+        matrix[:, at_row, at_column] = element.reshape(warps, 32)
     return matrix
 
 
@@ -131,11 +131,12 @@ def multiplied(k, kind, a, b, c):
     ]
 
 
-@instruction("ldmatrix", forms="sync aligned m8n8 x4 trans? shared b16")
-def _ldmatrix(writer, one):
-    result, address = one.operands
+@writes("ldmatrix", forms="sync aligned m8n8 x4 trans? shared b16")
+def _ldmatrix(writer, instruction):
+    result, address = instruction.operands
     rows = address_code(writer, address, "shared")
-    code = f"matrix_rows(m, {rows}, {'trans' in one.modifiers}, {writer.located(one)})"
+    turned = "trans" in instruction.modifiers
+    code = f"matrix_rows(m, {rows}, {turned}, {writer.located(instruction)})"
     values = writer.temporary(code)
     for position, register in enumerate(_registers(result, 4)):
         writer.write(register, "b32", f"{values}[{position}]")
@@ -161,12 +162,12 @@ def matrix_rows(m, addresses, transposed, idx):
     return results
 
 
-@instruction("shfl", forms="sync down b32")
-def _shfl(writer, one):
+@writes("shfl", forms="sync down b32")
+def _shfl(writer, instruction):
     """From `distance` lanes above; the last lanes get their own values."""
-    result, value, distance, last, members = one.operands
+    result, value, distance, last, members = instruction.operands
     if not isinstance(distance, Immediate) or (last, members) != _EVERYONE:
-        unknown(one)
+        unknown(instruction)
     writer.write(result, "b32", f"of_later_lanes({writer.array(value, 'b32')}, {distance.bits})")
 
 
@@ -177,10 +178,10 @@ def of_later_lanes(value, distance):
     return np.concatenate([warps[:, distance:], warps[:, 32 - distance :]], 1).reshape(-1)
 
 
-@instruction("bar", forms="sync")
-@instruction("barrier", forms="sync aligned?")
-def _barrier(writer, one):
+@writes("bar", forms="sync")
+@writes("barrier", forms="sync aligned?")
+def _barrier(writer, instruction):
     """Of all threads of the block; `Schedule` does the waiting."""
-    if one.operands != (Immediate(0, "integer"),):
-        unknown(one)
+    if instruction.operands != (Immediate(0, "integer"),):
+        unknown(instruction)
     writer.emit("None")

@@ -12,7 +12,7 @@ BASE = 7 << 32
 ALIGNMENT = 256
 # At least so many bytes between allocations belong to none, so that running over an end is found.
 GAP = 256
-# Generic addresses of shared memory; those of global memory are below. PTX ISA, Generic
+# Generic addresses of shared memory; global memory lies below. PTX ISA, Generic
 # Addressing: a window within the generic address space, whose addresses nobody may count on.
 SHARED_WINDOW = 1 << 44
 
@@ -115,5 +115,5 @@ class Memory:
             return np.full(offsets.shape, -1, np.int64)
         begins, ends = np.array(self._begins, np.int64), np.array(self._ends, np.int64)
         position = np.searchsorted(begins, offsets, "right") - 1
-        found = ends[position]
-        return np.where((position < 0) | (offsets >= found), -1, found)
+        end = ends[position]
+        return np.where((position < 0) | (offsets >= end), -1, end)

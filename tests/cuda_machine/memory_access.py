@@ -4,7 +4,7 @@ import numpy as np
 
 from cuda_machine.memory import SHARED_WINDOW
 from cuda_machine.syntax import BITS, Address, Immediate, Register, Vector
-from cuda_machine.writer import DTYPES, instruction, unknown
+from cuda_machine.writer import DTYPES, unknown, writes
 
 _SMALL = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
 _LARGE = "b64|u64|s64|f64"
@@ -35,9 +35,9 @@ def address_code(writer, address, space):
     return writer.temporary(value if bits == 64 else f"({value}).astype({writer.type('i8')})")
 
 
-def _access(one, operand):
+def _access(instruction, operand):
     """The space, the bits of an element, its type, and the registers of its operand."""
-    space, *vector, type = one.modifiers
+    space, *vector, type = instruction.modifiers
     count = int(vector[0][1:]) if vector else 1
     elements = operand.elements if isinstance(operand, Vector) else (operand,)
     if len(elements) != count:
@@ -45,10 +45,10 @@ def _access(one, operand):
     return space, BITS[type], type, elements
 
 
-@instruction("ld", forms=_accesses("global|shared|const|param"))
-def _ld(writer, one):
-    result, address = one.operands
-    space, bits, type, elements = _access(one, result)
+@writes("ld", forms=_accesses("global|shared|const|param"))
+def _ld(writer, instruction):
+    result, address = instruction.operands
+    space, bits, type, elements = _access(instruction, result)
     dtype = writer.type(DTYPES[type])
     if space == "param":
         if not isinstance(address, Address) or isinstance(address.base, Register):
@@ -61,29 +61,29 @@ def _ld(writer, one):
             writer.write(element, type, f"np.full(n, m.parameter({at}, {dtype}))")
         return
     addresses = address_code(writer, address, space)
-    call = f"m.load({space!r}, {addresses}, {bits}, {len(elements)}, {writer.located(one)})"
-    loaded = [f"l{number}_{one.line}" for number in range(len(elements))]
+    call = f"m.load({space!r}, {addresses}, {bits}, {len(elements)}, {writer.located(instruction)})"
+    loaded = [f"l{number}_{instruction.line}" for number in range(len(elements))]
     writer.emit(f"{', '.join(loaded)}, = {call}")
     for element, name in zip(elements, loaded, strict=True):
         writer.write(element, type, f"{name}.view({dtype})")
 
 
-@instruction("st", forms=_accesses("global|shared"))
-def _st(writer, one):
-    address, value = one.operands
-    space, bits, type, elements = _access(one, value)
+@writes("st", forms=_accesses("global|shared"))
+def _st(writer, instruction):
+    address, value = instruction.operands
+    space, bits, type, elements = _access(instruction, value)
     addresses = address_code(writer, address, space)
     # The value of a float register is stored as its bits.
-    kind = type if any(isinstance(one, Immediate) for one in elements) else f"b{bits}"
+    kind = type if any(isinstance(element, Immediate) for element in elements) else f"b{bits}"
     bits_of = "" if kind == f"b{bits}" else f".view({writer.type(f'u{bits // 8}')})"
     values = ", ".join(writer.array(element, kind) + bits_of for element in elements)
-    writer.emit(f"m.store({space!r}, {addresses}, [{values}], {writer.located(one)})")
+    writer.emit(f"m.store({space!r}, {addresses}, [{values}], {writer.located(instruction)})")
 
 
-@instruction("cp", forms=("async commit_group|wait_group", "async cg shared global"), since=80)
-def _cp(writer, one):
-    location = writer.located(one)
-    match one.modifiers[1], one.operands:
+@writes("cp", forms=("async commit_group|wait_group", "async cg shared global"), since=80)
+def _cp(writer, instruction):
+    location = writer.located(instruction)
+    match instruction.modifiers[1], instruction.operands:
         case "commit_group", ():
             writer.emit("m.copies.commit(idx)")
         case "wait_group", (Immediate(count, _),):
@@ -94,27 +94,28 @@ def _cp(writer, one):
             count = writer.array(read, "u32")
             writer.emit(f"m.copies.begin({target}, {begin}, 16, {count}, {location})")
         case _:
-            unknown(one)
+            unknown(instruction)
 
 
-@instruction("cvta", forms="to? global|shared u64")
-def _cvta(writer, one):
-    result, address = one.operands
-    window = SHARED_WINDOW if "shared" in one.modifiers else 0
-    shift = writer.constant(np.uint64((-window if "to" in one.modifiers else window) % (1 << 64)))
+@writes("cvta", forms="to? global|shared u64")
+def _cvta(writer, instruction):
+    result, address = instruction.operands
+    window = SHARED_WINDOW if "shared" in instruction.modifiers else 0
+    distance = -window if "to" in instruction.modifiers else window
+    shift = writer.constant(np.uint64(distance % (1 << 64)))
     # An address of another space becomes one that no memory has.
     writer.write(result, "u64", f"{writer.array(address, 'u64')} + {shift}")
 
 
-@instruction("prefetch", forms="global? L2")
+@writes("prefetch", forms="global? L2")
 def _prefetch(writer, one):
     """Moves data to a cache: no result."""
 
 
-@instruction("griddepcontrol", forms="wait|launch_dependents", since=90)
-def _griddepcontrol(writer, one):
+@writes("griddepcontrol", forms="wait|launch_dependents", since=90)
+def _griddepcontrol(writer, instruction):
     """Without a wait before it, later kernels could run before the end of earlier ones."""
-    if one.modifiers == ("wait",):
+    if instruction.modifiers == ("wait",):
         writer.emit("m.wait_for_earlier_kernels(idx)")
     else:
-        writer.emit(f"m.require_wait('a launch of dependents', {writer.located(one)})")
+        writer.emit(f"m.require_wait('a launch of dependents', {writer.located(instruction)})")

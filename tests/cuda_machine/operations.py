@@ -75,8 +75,8 @@ class Scheduler:
             while not operation.done:
                 self._run_any()
         else:
-            for one in _needed(operation):
-                one.run()
+            for needed in _needed(operation):
+                needed.run()
             self._forget_done()
 
     def after_call(self):
@@ -102,19 +102,19 @@ def _needed(operation):
     # Pairs of an operation and whether those before it have been visited.
     stack = [(operation, False)]
     while stack:
-        one, visited = stack.pop()
+        current, visited = stack.pop()
         if visited:
-            needed.append(one)
-        elif not one.done and one not in seen:
-            seen.add(one)
-            stack.append((one, True))
-            stack.extend((before, False) for before in reversed(one.after))
+            needed.append(current)
+        elif not current.done and current not in seen:
+            seen.add(current)
+            stack.append((current, True))
+            stack.extend((before, False) for before in reversed(current.after))
     return needed
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation of a graph. Its action runs at each launch, after that of the node before it.
+    """An operation of a graph. Its action runs at each launch, after the previous node's action.
 
     One that `waits` is a kernel that ends after all earlier ones, even if it was launched early.
     Instead of an action it may have an event, which each launch records.

@@ -47,18 +47,18 @@ def make_program(kernel, addresses):
     blocks = basic_blocks(with_undefined_values(kernel))
     warpgroups.check_sums(kernel.name, blocks)
     shared, shared_bytes = shared_layout(kernel)
-    known = {**addresses, **{name: ("shared", offset) for name, offset in shared.items()}}
-    known.update((one.name, ("param", one.offset)) for one in kernel.parameters)
-    instructions = [one for block in blocks for one in block.all()]
+    places = {**addresses, **{name: ("shared", offset) for name, offset in shared.items()}}
+    places.update((parameter.name, ("param", parameter.offset)) for parameter in kernel.parameters)
+    instructions = [instruction for block in blocks for instruction in block.all()]
     registers = {
         register.name: canonical(register)
-        for one in instructions
-        for operand in (*one.operands, one.guard)
+        for instruction in instructions
+        for operand in (*instruction.operands, instruction.guard)
         for register in registers_in(operand)
     }
     numbers = {name: number for number, name in enumerate(registers)}
     constants = {}
-    writers = [Writer(kernel, numbers, known, constants) for _ in blocks]
+    writers = [Writer(kernel, numbers, places, constants) for _ in blocks]
     source = "\n".join(map(_source, writers, blocks))
     space = {**HELPERS, **constants}
     exec(compile(source, f"<{kernel.name}>", "exec"), space)
@@ -68,36 +68,36 @@ def make_program(kernel, addresses):
         [space[f"b{block.number}"] for block in blocks],
         list(registers.values()),
         list(registers),
-        {one.line: one.text for one in instructions},
+        {instruction.line: instruction.text for instruction in instructions},
         {name: _granule(instructions, name) for name in ("shared", "global")},
         shared_bytes,
-        any(one.name == "wgmma" for one in instructions),
+        any(instruction.name == "wgmma" for instruction in instructions),
     )
 
 
 def _granule(instructions, space):
     """Bytes that are always accessed together: the size of the smallest access of a space."""
     sizes = [16]
-    for one in instructions:
-        if one.name in ("ld", "st"):
-            if space in one.modifiers:
-                sizes.append(BITS.get(one.modifiers[-1], 8) // 8)
-        elif one.name == "cp":
+    for instruction in instructions:
+        if instruction.name in ("ld", "st"):
+            if space in instruction.modifiers:
+                sizes.append(BITS.get(instruction.modifiers[-1], 8) // 8)
+        elif instruction.name == "cp":
             # A copy may read fewer bytes than its size, but whole elements of 16 bits.
             sizes.append(2 if space == "global" else 4)
-        elif one.name == "ldmatrix":
-            sizes.append(2 if "trans" in one.modifiers else 4)
+        elif instruction.name == "ldmatrix":
+            sizes.append(2 if "trans" in instruction.modifiers else 4)
     return min(sizes)
 
 
 def _source(writer, block):
     """The function of a block."""
     try:
-        for one in block.instructions:
-            writer.write_instruction(one)
+        for instruction in block.instructions:
+            writer.write_instruction(instruction)
         result = _result(writer, block)
-        written = sorted(block.written, key=lambda one: writer.numbers[one.name])
-        kept = [(writer.numbers[one.name], writer.kept(one)) for one in written]
+        written = sorted(block.written, key=lambda register: writer.numbers[register.name])
+        kept = [(writer.numbers[register.name], writer.kept(register)) for register in written]
     except Fault as fault:
         raise Fault(
             fault.what, kernel=writer.kernel.name, line=fault.line, text=fault.text
@@ -107,22 +107,22 @@ def _source(writer, block):
 
 def _result(writer, block):
     """What the function returns: which lanes take a branch, or where a switch leads."""
-    one = block.last
-    if one is None or block.kind == "exit":
+    instruction = block.last
+    if instruction is None or block.kind == "exit":
         return "None"
     if block.kind == "barrier":
-        writer.write_instruction(one)
+        writer.write_instruction(instruction)
         return writer.lines.pop()
-    return "None" if one.guard is None else writer.read(one.guard, "pred")
+    return "None" if instruction.guard is None else writer.read(instruction.guard, "pred")
 
 
 def _function(name, writer, kept, result):
     lines = [f"def {name}(m, R, idx, n):"]
     if writer.inputs:
         lines.append("    if idx is None:")
-        lines += [f"        {whole}" for whole, _ in writer.inputs]
+        lines += [f"        {line}" for line, _ in writer.inputs]
         lines.append("    else:")
-        lines += [f"        {some}" for _, some in writer.inputs]
+        lines += [f"        {line}" for _, line in writer.inputs]
     lines += [f"    {line}" for line in writer.lines]
     if kept:
         lines.append("    if idx is None:")
@@ -138,7 +138,7 @@ class Registers(list[Any]):
 
     def __init__(self, types, count):
         super().__init__([None] * len(types))
-        self._types = [np.dtype(one) for one in types]
+        self._types = [np.dtype(name) for name in types]
         self._count = count
 
     def keep(self, number, value, idx):

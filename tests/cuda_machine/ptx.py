@@ -28,7 +28,7 @@ from cuda_machine.syntax import (
 
 # Comments, and debugging information, which says which line of CUDA C an instruction is from.
 _IGNORED = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*\.(?:loc|file)\b[^\n]*", re.DOTALL | re.M)
-# The statements outside of kernels, of which some end with their line, and those within.
+# The statements outside of kernels, where some end with their line, and the statements within.
 _OUTSIDE = re.compile(
     r"\s*(?:(?P<directive>\.(?:version|target|address_size)[^\n;]*)"
     r"|(?P<header>(?:\.(?:visible|extern|weak|common)\s+)*\.entry\b[^{;]*)[{;]|(?P<variable>[^;]+);)"
@@ -71,8 +71,8 @@ _SPECIALS = (
 
 def parse(text):
     """The module of a PTX text."""
-    text = _IGNORED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    ends = [found.start() for found in re.finditer("\n", text)]
+    text = _IGNORED.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    ends = [newline.start() for newline in re.finditer("\n", text)]
     module, body, position = Module(), None, 0
     while matched := (_OUTSIDE if body is None else _WITHIN).match(text, position):
         kind, position = str(matched.lastgroup), matched.end()
@@ -90,8 +90,8 @@ def parse(text):
         else:
             variable = _variable(line, statement)
             # A declaration may precede the definition.
-            known = module.variables.get(variable.name)
-            if known is None or known.extern:
+            declared = module.variables.get(variable.name)
+            if declared is None or declared.extern:
                 module.variables[variable.name] = variable
     if body is not None or text[position:].strip():
         raise Fault("a statement without an end", text=text[position:])
@@ -111,10 +111,10 @@ def _read_directive(module, line, statement):
 
 
 def _header(module, line, text):
-    found = _HEADER.fullmatch(text)
-    if not found:
+    match = _HEADER.fullmatch(text)
+    if not match:
         raise Fault("unknown syntax of a function", line=line, text=text)
-    name, parameters, rest = found.groups()
+    name, parameters, rest = match.groups()
     kernel = Kernel(name, line, module, _parameters(line, parameters))
     while rest.strip():
         directive = _HEADER_DIRECTIVE.match(rest)
@@ -129,31 +129,31 @@ def _header(module, line, text):
 def _parameters(line, text):
     parameters = []
     offset = 0
-    for one in filter(None, map(str.strip, (text or "").split(","))):
-        found = _PARAMETER.match(one)
-        if not found or found["type"] not in BITS:
-            raise Fault("unknown syntax of a parameter", line=line, text=one)
-        element = BITS[found["type"]] // 8
-        size = element * int(found["extent"] or 1)
-        offset = aligned(offset, int(found["align"] or element))
-        parameters.append(Parameter(found["name"], size, offset))
+    for declaration in filter(None, map(str.strip, (text or "").split(","))):
+        match = _PARAMETER.match(declaration)
+        if not match or match["type"] not in BITS:
+            raise Fault("unknown syntax of a parameter", line=line, text=declaration)
+        element = BITS[match["type"]] // 8
+        size = element * int(match["extent"] or 1)
+        offset = aligned(offset, int(match["align"] or element))
+        parameters.append(Parameter(match["name"], size, offset))
         offset += size
     return parameters
 
 
 def _variable(line, statement):
-    found = _VARIABLE.match(statement)
-    if not found or found["type"] not in BITS:
+    match = _VARIABLE.match(statement)
+    if not match or match["type"] not in BITS:
         raise Fault("unknown directive", line=line, text=statement)
-    element = BITS[found["type"]] // 8
-    extents = re.findall(r"\[\s*(\d*)\s*\]", found["extents"])
+    element = BITS[match["type"]] // 8
+    extents = re.findall(r"\[\s*(\d*)\s*\]", match["extents"])
     return Variable(
-        found["name"],
-        found["space"],
+        match["name"],
+        match["space"],
         element * math.prod(int(extent or 0) for extent in extents),
-        int(found["align"] or element),
-        _initial(line, found["initial"], found["type"]),
-        extern=extents[:1] == [""] or ".extern" in found["linkage"],
+        int(match["align"] or element),
+        _initial(line, match["initial"], match["type"]),
+        extern=extents[:1] == [""] or ".extern" in match["linkage"],
     )
 
 
@@ -216,7 +216,7 @@ class _Body:
             self._names[variable.name] = name = self._unique(variable.name)
             self._kernel.shared[name] = replace(variable, name=name)
         elif text.startswith(".pragma"):
-            if not any(f'"{one}' in text for one in _PRAGMAS):
+            if not any(f'"{pragma}' in text for pragma in _PRAGMAS):
                 raise Fault("unknown pragma")
         elif text.startswith("."):
             raise Fault("unknown directive")
@@ -232,28 +232,28 @@ class _Body:
         if type not in BITS or BITS[type] == 8:
             raise Fault(f"unknown type of registers .{type}")
         for name in _COMMA.split(names):
-            found = re.fullmatch(r"([\w$%]+)(?:<(\d+)>)?", name)
-            if not found:
+            match = re.fullmatch(r"([\w$%]+)(?:<(\d+)>)?", name)
+            if not match:
                 raise Fault("unknown syntax of registers")
-            for number in range(int(found[2])) if found[2] else ("",):
-                own = f"{found[1]}{number}"
-                self._names[own] = Register(self._unique(own), type)
+            for number in range(int(match[2])) if match[2] else ("",):
+                register = f"{match[1]}{number}"
+                self._names[register] = Register(self._unique(register), type)
 
     def _instruction(self, line, text):
-        found = _INSTRUCTION.match(text)
-        if not found:
+        match = _INSTRUCTION.match(text)
+        if not match:
             raise Fault("unknown syntax of an instruction")
         guard = None
-        if found["guard"]:
-            guard = self._register(found["guard"])
-            guard = Not(guard) if found["not"] else guard
-        texts = filter(None, _COMMA.split(found["operands"].strip()))
+        if match["guard"]:
+            guard = self._register(match["guard"])
+            guard = Not(guard) if match["not"] else guard
+        texts = filter(None, _COMMA.split(match["operands"].strip()))
         operands = tuple(map(self._operand, texts))
-        modifiers = found["modifiers"].removeprefix(".")
-        if modifiers not in CONTROL.get(found["name"], (modifiers,)):
+        modifiers = match["modifiers"].removeprefix(".")
+        if modifiers not in CONTROL.get(match["name"], (modifiers,)):
             raise Fault("unknown instruction")
         split = tuple(filter(None, modifiers.split(".")))
-        return Instruction(found["name"], split, operands, guard, line, text)
+        return Instruction(match["name"], split, operands, guard, line, text)
 
     def _register(self, name):
         register = self._names.get(name)
@@ -271,12 +271,12 @@ class _Body:
         if text in _SPECIALS:
             return Special(text)
         is_address = text[0] + text[-1] == "[]"
-        found = _PLACE.fullmatch(text[1:-1].strip() if is_address else text)
-        if not found:
+        match = _PLACE.fullmatch(text[1:-1].strip() if is_address else text)
+        if not match:
             raise Fault(f"unknown syntax of an operand: {text}")
-        offset = int(found[2] or 0)
+        offset = int(match[2] or 0)
         base = (
-            self._register(found[1]) if found[1][0] == "%" else self._names.get(found[1], found[1])
+            self._register(match[1]) if match[1][0] == "%" else self._names.get(match[1], match[1])
         )
         if isinstance(base, str):
             return Address(Symbol(base), offset) if is_address else Symbol(base, offset)

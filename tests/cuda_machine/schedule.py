@@ -45,10 +45,11 @@ class Schedule:
                 try:
                     result = codes[number](self.lanes, registers, idx, n)
                 except (TypeError, AttributeError):
-                    for one in blocks[number].live_in:
-                        if registers[self.program.names.index(one.name)] is None:
+                    for register in blocks[number].live_in:
+                        if registers[self.program.names.index(register.name)] is None:
                             self.lanes.line = blocks[number].all()[0].line
-                            self.lanes.fault(f"a read of register {one.name}, which is not written")
+                            what = f"a read of register {register.name}, which is not written"
+                            self.lanes.fault(what)
                     raise
                 following = self._following(number, result, idx, n)
                 if following is not None and following >= lowest:
@@ -59,7 +60,7 @@ class Schedule:
         """The lanes of all groups in ascending order; None if these are all lanes."""
         if len(groups) == 1:
             return groups[0]
-        lanes = np.sort(np.concatenate([one for one in groups if one is not None]))
+        lanes = np.sort(np.concatenate([group for group in groups if group is not None]))
         return None if len(lanes) == self.lanes.count else lanes
 
     def _following(self, number, result, idx, n):
@@ -69,9 +70,9 @@ class Schedule:
             # A kernel that has ended must imply that all earlier ones have.
             lanes.line = block.last.line if block.last else 0
             lanes.require_wait("the end of a thread", idx)
-            own = slice(None) if idx is None else idx
-            lanes.exited[own] = True
-            lanes.live -= np.bincount(lanes.block_of_lane[own], minlength=len(lanes.live))
+            ended = slice(None) if idx is None else idx
+            lanes.exited[ended] = True
+            lanes.live -= np.bincount(lanes.block_of_lane[ended], minlength=len(lanes.live))
             lanes.exits += 1
             return None
         if block.kind == "barrier" and idx is not None:
@@ -129,9 +130,9 @@ class Schedule:
         block = int(lanes.block_of_lane[lane])
         told = []
         for at, idx in stops:
-            own = idx[lanes.block_of_lane[idx] == block]
-            if len(own):
-                told.append(f"{len(own)} wait in line {at}: {lanes.launch.program.lines[at]}")
+            waiting = idx[lanes.block_of_lane[idx] == block]
+            if len(waiting):
+                told.append(f"{len(waiting)} wait in line {at}: {lanes.launch.program.lines[at]}")
         what = f"a divergent barrier: of {int(lanes.live[block])} threads that have not exited, "
         lanes.fault(what + ", ".join(told), int(lane))
 
@@ -165,9 +166,9 @@ class Schedule:
             numbers[lanes.warp_of_lane[idx]] = number
         for number, idx in passing:
             others = numbers[lanes.warp_of_lane[idx]]
-            bad, one = others != number, blocks[number].all()[-1]
-            if bad.any() and (one.name == "bar" or "aligned" in one.modifiers):
+            bad, barrier = others != number, blocks[number].all()[-1]
+            if bad.any() and (barrier.name == "bar" or "aligned" in barrier.modifiers):
                 other = blocks[int(others[bad.argmax()])].all()[-1]
                 what = f"threads of one warp wait in line {other.line}: {other.text}"
-                lanes.line = one.line
+                lanes.line = barrier.line
                 lanes.fault_where(f"a divergent barrier: {what}", bad, idx)

@@ -56,7 +56,7 @@ def _access(tag, line):
 
 
 def _unordered(one, other):
-    """Whether two accesses, of which one writes, are a race; a tag of zero is no access."""
+    """Whether two accesses, one of them a write, are a race; a tag of zero is no access."""
     differ = one ^ other
     return (differ > 0) & (other != 0) & ((differ >> _EPOCH == 0) | (differ >> _BLOCK != 0))
 
@@ -83,7 +83,7 @@ class Shadow:
         self._writer_lines = np.zeros(count, np.int32)
         self._readers = np.zeros(count, np.int64)
         self._reader_lines = np.zeros(count, np.int32)
-        # A reader of another block than that of `_readers`.
+        # A reader of another block than the reader in `_readers`.
         self._others = np.zeros(count if across else 0, np.int64)
         self._across = across
         # Pages of the arrays above that are not zero any more.
@@ -97,8 +97,8 @@ class Shadow:
         pages = np.flatnonzero(self._touched)
         for run in np.split(pages, np.flatnonzero(np.diff(pages) > 1) + 1) if len(pages) else ():
             cleared = slice(int(run[0]) << _PAGE, int(run[-1]) + 1 << _PAGE)
-            for known in (self._writers, self._readers, self._others):
-                known[cleared] = 0
+            for tags in (self._writers, self._readers, self._others):
+                tags[cleared] = 0
         self._touched[pages] = False
         self._accesses, self._collected, self._written = [], 0, False
 
@@ -129,56 +129,56 @@ class Shadow:
         accesses, self._accesses, self._collected = self._accesses, [], 0
         if not keep and not self._written:
             return None
-        found = None
+        race = None
         # All writes first.
-        for one in sorted(accesses, key=lambda one: not one.writes):
-            found = found or (self._write(one) if one.writes else self._read(one, keep))
+        for access in sorted(accesses, key=lambda access: not access.writes):
+            race = race or (self._write(access) if access.writes else self._read(access, keep))
         if not keep:
             self._written = False
-        return found
+        return race
 
     def _write(self, access):
         at, tags = access.positions, access.tags
         self._touch(at)
-        for known, lines in (
+        for earlier, lines in (
             (self._writers, self._writer_lines),
             (self._readers, self._reader_lines),
             *([(self._others, self._reader_lines)] if self._across else []),
         ):
-            if found := self._conflict(access, known, lines):
-                return found
+            if race := self._conflict(access, earlier, lines):
+                return race
         self._writers[at] = tags
         self._writer_lines[at] = access.line
         return self._conflict(access, self._writers, self._writer_lines)
 
     def _read(self, access, keep):
         at, tags = access.positions, access.tags
-        if self._written and (found := self._conflict(access, self._writers, self._writer_lines)):
-            return found
+        if self._written and (race := self._conflict(access, self._writers, self._writer_lines)):
+            return race
         if not keep:
             return None
         self._touch(at)
         before = self._readers[at]
         self._readers[at] = tags
         now = self._readers[at]
-        for known in (before, now):
-            joined = _joined(known, tags)
+        for earlier in (before, now):
+            joined = _joined(earlier, tags)
             changed = joined != tags
             if changed.any():
                 self._readers[at[changed]] = joined[changed]
         if self._across:
-            for known, kept in ((before, before), (now, tags)):
-                other = (known != 0) & (known >> _BLOCK != tags >> _BLOCK)
+            for earlier, kept in ((before, before), (now, tags)):
+                other = (earlier != 0) & (earlier >> _BLOCK != tags >> _BLOCK)
                 self._others[at[other]] = kept[other]
         self._reader_lines[at] = access.line
         return None
 
-    def _conflict(self, access, known, lines):
-        others = known[access.positions]
+    def _conflict(self, access, earlier, lines):
+        others = earlier[access.positions]
         bad = _unordered(access.tags, others)
         if not bad.any():
             return None
         number = int(bad.argmax())
         at = int(access.positions[number])
-        own = _access(int(access.tags[number]), access.line)
-        return own, _access(int(others[number]), int(lines[at])), at << self._shift
+        present = _access(int(access.tags[number]), access.line)
+        return present, _access(int(others[number]), int(lines[at])), at << self._shift

@@ -156,15 +156,15 @@ def shared_layout(kernel):
 
     Dynamic shared memory follows the static one; all `extern` arrays begin there.
     """
-    outer = [one for one in kernel.module.variables.values() if one.space == "shared"]
-    variables = [*outer, *kernel.shared.values()]
+    every = [*kernel.module.variables.values(), *kernel.shared.values()]
+    variables = [variable for variable in every if variable.space == "shared"]
     offsets = {}
     end = 0
-    for one in variables:
-        if not one.extern:
-            offsets[one.name] = end = aligned(end, one.align)
-            end += one.size
-    dynamic = [one for one in variables if one.extern]
-    begin = aligned(end, max((one.align for one in dynamic), default=1))
-    offsets.update((one.name, begin) for one in dynamic)
+    for variable in variables:
+        if not variable.extern:
+            offsets[variable.name] = end = aligned(end, variable.align)
+            end += variable.size
+    dynamic = [variable for variable in variables if variable.extern]
+    begin = aligned(end, max((variable.align for variable in dynamic), default=1))
+    offsets.update((variable.name, begin) for variable in dynamic)
     return offsets, begin if dynamic else end

@@ -16,7 +16,7 @@ from cuda_machine.blocks import read_and_written, registers_in
 from cuda_machine.faults import Fault
 from cuda_machine.matrices import as_floats, check_tf32
 from cuda_machine.syntax import Immediate, Vector
-from cuda_machine.writer import helper, instruction, unknown
+from cuda_machine.writer import helper, unknown, writes
 
 _WIDTHS = (64, 128, 256)
 _THREADS = np.arange(128)
@@ -30,16 +30,16 @@ def _product(type, k):
     return f"mma_async sync aligned {shapes} f32 {type} {type}"
 
 
-@instruction("wgmma", forms=_product("bf16", 16), since=90)
-@instruction("wgmma", forms=_product("f16", 16), since=90)
-@instruction("wgmma", forms=_product("tf32", 8), since=90)
-@instruction("wgmma", forms="fence|commit_group|wait_group sync aligned", since=90)
-def _wgmma(writer, one):
+@writes("wgmma", forms=_product("bf16", 16), since=90)
+@writes("wgmma", forms=_product("f16", 16), since=90)
+@writes("wgmma", forms=_product("tf32", 8), since=90)
+@writes("wgmma", forms="fence|commit_group|wait_group sync aligned", since=90)
+def _wgmma(writer, instruction):
     """Scales of operands are 1, and the product is added to the sums."""
     if writer.kernel.module.target != "sm_90a":
-        unknown(one, "only sm_90a has it")
-    location = writer.located(one)
-    match one.modifiers[0], one.operands:
+        unknown(instruction, "only sm_90a has it")
+    location = writer.located(instruction)
+    match instruction.modifiers[0], instruction.operands:
         case "fence", ():
             writer.emit(f"m.products.warpgroups({location})")
         case "commit_group", ():
@@ -47,13 +47,13 @@ def _wgmma(writer, one):
         case "wait_group", (Immediate(count, _),):
             writer.emit(f"m.products.wait({count}, {location})")
         case "mma_async", (Vector(sums), left, right, *numbers):
-            shape, _, type = one.modifiers[3:6]
+            shape, _, type = instruction.modifiers[3:6]
             width = int(shape[4:].partition("k")[0])
             bits = [each.bits for each in numbers if isinstance(each, Immediate)]
             # Only operands of 16 bits can be transposed.
             bits += [0, 0] if type == "tf32" else []
             if len(sums) != width // 2 or len(bits) != 5 or bits[:3] != [1, 1, 1]:
-                unknown(one)
+                unknown(instruction)
             descriptors = ", ".join(writer.array(each, "b64") for each in (left, right))
             values = ", ".join(writer.array(each, "f32") for each in sums)
             across = bool(bits[3]), bool(bits[4])
@@ -64,10 +64,10 @@ def _wgmma(writer, one):
             for number, register in enumerate(sums):
                 writer.write(register, "f32", f"{results}[{number}]")
         case _:
-            unknown(one)
+            unknown(instruction)
 
 
-@instruction("fence", forms="proxy async shared::cta", since=90)
+@writes("fence", forms="proxy async shared::cta", since=90)
 def _fence(writer, one):
     """What the thread has written is visible to the asynchronous proxy."""
     writer.emit("m.make_visible(idx)")
@@ -82,13 +82,13 @@ def warpgroups_multiplied(m, type, across, left, right, sums, idx):
         _chunks(m, descriptor, extent, turned)
         for descriptor, extent, turned in zip((left, right), (64, width), across, strict=True)
     ]
-    found = m.products.begin(lanes, addresses)
+    chunks = m.products.begin(lanes, addresses)
     if type == "tf32":
         left_bits, right_bits = (
-            list(each.reshape(len(lanes), -1).view(np.uint32).T) for each in found
+            list(each.reshape(len(lanes), -1).view(np.uint32).T) for each in chunks
         )
         check_tf32(m, left_bits, right_bits, lanes)
-    a, b = (_matrix(data, type, turned) for data, turned in zip(found, across, strict=True))
+    a, b = (_matrix(data, type, turned) for data, turned in zip(chunks, across, strict=True))
     each = np.stack(sums).reshape(width // 8, 2, 2, len(lanes), 128)
     total = np.empty((len(lanes), 64, width), np.float32)
     places = [
@@ -108,17 +108,17 @@ def _chunks(m, descriptors, extent, across):
     """The addresses of the chunks of a matrix of each warpgroup: (warpgroups, chunks).
 
     PTX ISA, Matrix Descriptor Format, and Canonical Layouts, for swizzling of 128 bytes: rows of
-    128 bytes run along K, where the stride is that of eight m or n; or along m or n, where the
-    stride is that of eight k, and the leading offset that of 64 m or n. Bits 7 to 9 of an address
+    128 bytes run along K, where the stride spans eight m or n; or along m or n, where the
+    stride spans eight k, and the leading offset spans 64 m or n. Bits 7 to 9 of an address
     are xored into bits 4 to 6.
     """
     each = descriptors.reshape(-1, 128)
     if (each != each[:, :1]).any():
         m.fault("descriptors that differ in a warpgroup")
-    one = each[:, :1].astype(np.int64)
-    begin, leading, stride = (((one >> at) & 0x3FFF) << 4 for at in (0, 16, 32))
+    descriptor = each[:, :1].astype(np.int64)
+    begin, leading, stride = (((descriptor >> at) & 0x3FFF) << 4 for at in (0, 16, 32))
     named = 0x3FFF | 0x3FFF << 16 | 0x3FFF << 32 | 1 << 62
-    if ((one & ~named) != 0).any() or (one >> 62 != 1).any():
+    if ((descriptor & ~named) != 0).any() or (descriptor >> 62 != 1).any():
         m.fault("a descriptor of another layout than that of 128 bytes without an offset")
     if not across and (leading != 16).any():
         m.fault("a descriptor whose leading offset is not 1 along K")
@@ -129,7 +129,7 @@ def _chunks(m, descriptors, extent, across):
     else:
         row, at = np.arange(extent)[:, None], np.arange(2)
         place = (row // 8)[None] * stride[..., None] + (row % 8 * 128 + at * 16)[None]
-    linear = begin + place.reshape(len(one), -1)
+    linear = begin + place.reshape(len(descriptor), -1)
     return linear ^ (linear >> 7 & 7) << 4
 
 
@@ -165,14 +165,14 @@ class _Sums:
         fenced = self.is_fenced and other.is_fenced
         return _Sums(begun, self.touched | other.touched, fenced)
 
-    def after(self, one):
+    def after(self, instruction):
         """The state after an instruction, and what is wrong with it; "" if nothing is."""
-        read, written = read_and_written(one)
+        read, written = read_and_written(instruction)
         names = {register.name for register in read | written}
         begun, touched, fenced, wrong = self.begun, self.touched, self.is_fenced, ""
-        kind = one.modifiers[0] if one.name == "wgmma" else ""
+        kind = instruction.modifiers[0] if instruction.name == "wgmma" else ""
         if kind == "mma_async":
-            sums = {register.name for register in registers_in(one.operands[0])}
+            sums = {register.name for register in registers_in(instruction.operands[0])}
             if not fenced or sums & touched:
                 wrong = "a product without wgmma.fence after other accesses of its sums"
             begun, names = begun | dict.fromkeys(sums, 0), names - sums
@@ -181,7 +181,7 @@ class _Sums:
         elif kind == "commit_group":
             begun = {name: groups + 1 for name, groups in begun.items()}
         elif kind == "wait_group":
-            (count,) = one.operands
+            (count,) = instruction.operands
             begun = {name: at for name, at in begun.items() if not at or at <= count.bits}
         if names & self.begun.keys():
             wrong = "an access of sums before the wait for their product"
@@ -190,7 +190,7 @@ class _Sums:
 
 def check_sums(kernel, blocks):
     """Raises a fault if an instruction may access sums of a product before its end."""
-    if not any(one.name == "wgmma" for block in blocks for one in block.all()):
+    if not any(instruction.name == "wgmma" for block in blocks for instruction in block.all()):
         return
     states = [None] * len(blocks)
     states[0] = _Sums()
@@ -198,13 +198,13 @@ def check_sums(kernel, blocks):
     while waiting:
         number = waiting.pop()
         state = states[number]
-        for one in blocks[number].all():
-            state, wrong = state.after(one)
+        for instruction in blocks[number].all():
+            state, wrong = state.after(instruction)
             if wrong:
-                raise Fault(wrong, kernel=kernel, line=one.line, text=one.text)
+                raise Fault(wrong, kernel=kernel, line=instruction.line, text=instruction.text)
         for successor in blocks[number].successors:
-            known = states[successor]
-            joined = state if known is None else known.joined(state)
-            if joined != known:
+            earlier = states[successor]
+            joined = state if earlier is None else earlier.joined(state)
+            if joined != earlier:
                 states[successor] = joined
                 waiting.append(successor)

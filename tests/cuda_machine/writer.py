@@ -41,7 +41,7 @@ HELPERS = {"np": np}
 INTEGERS = "u16|s16|u32|s32|u64|s64"
 
 
-def instruction(*names, forms, since=75):
+def writes(*names, forms, since=75):
     """Registers the function that writes some forms of instructions.
 
     Args:
@@ -52,25 +52,25 @@ def instruction(*names, forms, since=75):
 
     def register(handler):
         for name in names:
-            known = FORMS.setdefault(name, {})
+            handlers = FORMS.setdefault(name, {})
             for text in [forms] if isinstance(forms, str) else forms:
                 for modifiers in expanded(text):
-                    if modifiers in known:
+                    if modifiers in handlers:
                         raise ValueError(f"{name}: two functions for {modifiers}")
-                    known[modifiers] = Known(handler, since)
+                    handlers[modifiers] = Known(handler, since)
         return handler
 
     return register
 
 
 def expanded(text):
-    """The forms that a text of `instruction` stands for."""
+    """The forms that a text of `writes` stands for."""
     slots = [
         [*word.removesuffix("?").split("|"), *([""] if word.endswith("?") else [])]
         for word in text.split()
     ]
     for choice in itertools.product(*slots):
-        yield tuple(one for one in choice if one)
+        yield tuple(modifier for modifier in choice if modifier)
 
 
 def expressions(name, forms, code, *, others=(), result="", since=75):
@@ -78,22 +78,22 @@ def expressions(name, forms, code, *, others=(), result="", since=75):
 
     Args:
         name: of the instruction, up to the first point.
-        forms: as `instruction` takes them; the last modifier is the type of the operands.
+        forms: as `writes` takes them; the last modifier is the type of the operands.
         code: the expression, with {0}, {1}, ... for the operands.
         others: the types of the operands from the second one on, if they differ; "" is the same.
         result: the type of the result, if it differs.
         since: the first architecture that has these forms.
     """
 
-    def write(writer, one):
-        type = one.modifiers[-1]
-        target, *operands = one.operands
+    def write(writer, instruction):
+        type = instruction.modifiers[-1]
+        target, *operands = instruction.operands
         types = [type, *(other or type for other in others)]
         values = writer.several(operands, types + [type] * (len(operands) - len(types)))
         kind = result or ("u16" if type == "f16" else type)
         writer.write(target, kind, code.format(*values))
 
-    instruction(name, forms=forms, since=since)(write)
+    writes(name, forms=forms, since=since)(write)
 
 
 def helper(function):
@@ -102,9 +102,10 @@ def helper(function):
     return function
 
 
-def unknown(one, what=""):
+def unknown(instruction, what=""):
     """Raises a fault: the machine does not know this instruction, or this form of it."""
-    raise Fault(f"unknown instruction{': ' if what else ''}{what}", line=one.line, text=one.text)
+    line, text = instruction.line, instruction.text
+    raise Fault(f"unknown instruction{': ' if what else ''}{what}", line=line, text=text)
 
 
 def canonical(register):
@@ -131,7 +132,9 @@ class Writer:
     def __init__(self, kernel, numbers, addresses, constants):
         self.kernel, self.architecture = kernel, kernel.module.architecture
         self.numbers, self.addresses, self.constants = numbers, addresses, constants
-        self.offsets = {one.name: (one.offset, one.size) for one in kernel.parameters}
+        self.offsets = {
+            parameter.name: (parameter.offset, parameter.size) for parameter in kernel.parameters
+        }
         self.lines = []
         self.inputs = []
         # The types in which a register's present value is at hand.
@@ -139,21 +142,21 @@ class Writer:
         self._specials = set()
         self._temporaries = 0
 
-    def write_instruction(self, one):
+    def write_instruction(self, instruction):
         """Appends the code of an instruction."""
-        known = FORMS.get(one.name, {}).get(one.modifiers)
-        if known is None:
-            approximate = not {"approx", "full"}.isdisjoint(one.modifiers)
+        form = FORMS.get(instruction.name, {}).get(instruction.modifiers)
+        if form is None:
+            approximate = not {"approx", "full"}.isdisjoint(instruction.modifiers)
             what = "an approximation, of which PTX does not say the result" if approximate else ""
-            unknown(one, what)
-        if self.architecture < known.since:
-            unknown(one, f"only sm_{known.since} and later have it")
+            unknown(instruction, what)
+        if self.architecture < form.since:
+            unknown(instruction, f"only sm_{form.since} and later have it")
         try:
-            known.handler(self, one)
+            form.handler(self, instruction)
         except (ValueError, KeyError, IndexError) as error:
             # A handler unpacks what it knows; anything else is unknown.
             what = f"unknown instruction or operands ({type(error).__name__}: {error})"
-            raise Fault(what, line=one.line, text=one.text) from error
+            raise Fault(what, line=instruction.line, text=instruction.text) from error
 
     def emit(self, line):
         self.lines.append(line)
@@ -204,19 +207,19 @@ class Writer:
         return self.temporary(f"np.full(n, {value})")
 
     def several(self, operands, types):
-        """The code of operands, of which one at least is an array."""
-        has_register = any(isinstance(one, Register | Not) for one in operands)
+        """The code of operands, at least one of them an array."""
+        has_register = any(isinstance(operand, Register | Not) for operand in operands)
         take = self.read if has_register else self.array
-        return [take(one, type) for one, type in zip(operands, types, strict=True)]
+        return [take(operand, type) for operand, type in zip(operands, types, strict=True)]
 
     def address(self, name):
         if name not in self.addresses:
             raise ValueError(f"unknown variable {name}")
         return self.addresses[name]
 
-    def located(self, one):
+    def located(self, instruction):
         """The last argument of the methods of `Lanes`, whose faults name this line from now on."""
-        self.emit(f"m.line = {one.line}")
+        self.emit(f"m.line = {instruction.line}")
         return "idx"
 
     def type(self, dtype):
@@ -226,22 +229,22 @@ class Writer:
     def _register(self, register, type):
         have, want = _checked_bits(register, type)
         if want < have:
-            whole = self._view(register, f"{DTYPES[type][0]}{have // 8}")
-            return self.temporary(f"{whole}.astype({self.type(DTYPES[type])})")
+            full = self._view(register, f"{DTYPES[type][0]}{have // 8}")
+            return self.temporary(f"{full}.astype({self.type(DTYPES[type])})")
         return self._view(register, DTYPES[type])
 
     def _view(self, register, dtype):
         number = self.numbers[register.name]
         if register.name not in self._known:
-            own = canonical(register)
+            base = canonical(register)
             self.inputs.append(
-                (f"v{number}_{own} = R[{number}]", f"v{number}_{own} = R[{number}][idx]")
+                (f"v{number}_{base} = R[{number}]", f"v{number}_{base} = R[{number}][idx]")
             )
-            self._known[register.name] = [own]
-        known = self._known[register.name]
-        if dtype not in known:
-            self.emit(f"v{number}_{dtype} = v{number}_{known[0]}.view({self.type(dtype)})")
-            known.append(dtype)
+            self._known[register.name] = [base]
+        views = self._known[register.name]
+        if dtype not in views:
+            self.emit(f"v{number}_{dtype} = v{number}_{views[0]}.view({self.type(dtype)})")
+            views.append(dtype)
         return f"v{number}_{dtype}"
 
     def _special(self, name):
