@@ -44,8 +44,8 @@ def run(
         (output,) = gradients(output * output, result.inputs[:1])
     graph = Graph(result.inputs, (("y", output),))
     feeds = {f"input{number}": array for number, array in enumerate(arrays)}
-    found, _ = evaluate(
+    outputs, _ = evaluate(
         bind_batch(graph, len(arrays[0])),
         {**feeds, "seed": np.int64(1), "step": np.int64(2), **(variables or {})},
     )
-    return found["y"]
+    return outputs["y"]

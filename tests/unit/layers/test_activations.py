@@ -104,8 +104,8 @@ ACTIVATIONS = [
 def test_activation_has_the_values_of_its_formula(layer, formula):
     for x in (KINKS, normal64(3, 4)):
         expected = formula(x)
-        found = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+        values = run(layer, x, variables=WEIGHTS.get(type(layer).__name__))
+        np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-13)
     x = np.array([[np.nan, 1.0]])
     assert np.isnan(run(layer, x, variables=WEIGHTS.get(type(layer).__name__))[0, 0])
 
@@ -119,7 +119,7 @@ def module_of(torch, layer):
         gate = getattr(torch.nn.functional, layer.activation, lambda x: x)
         return lambda x: x.chunk(2, -1)[0] * gate(x.chunk(2, -1)[1])
     # The options are in PyTorch's order; PReLU has the same slope.
-    options = [one.name for one in dataclasses.fields(layer) if one.name in TAKEN]
+    options = [field.name for field in dataclasses.fields(layer) if field.name in TAKEN]
     values = [] if name == "PReLU" else [getattr(layer, option) for option in options]
     return getattr(torch.nn, name)(*values).double().eval()
 
@@ -142,13 +142,13 @@ def test_activation_agrees_with_pytorch_at_kinks(layer, torch):
     if first.requires_grad:
         second = torch.autograd.grad((first * first).sum(), x)[0].numpy()
     variables = WEIGHTS.get(name)
-    found = run(layer, KINKS, variables=variables)
-    np.testing.assert_allclose(found, y.detach().numpy(), tolerance, tolerance)
-    found = run(layer, KINKS, upstream=weights, variables=variables)
-    np.testing.assert_allclose(found, first.detach().numpy(), tolerance, tolerance)
-    found = run(layer, KINKS, upstream=weights, variables=variables, twice=True)
+    result = run(layer, KINKS, variables=variables)
+    np.testing.assert_allclose(result, y.detach().numpy(), tolerance, tolerance)
+    result = run(layer, KINKS, upstream=weights, variables=variables)
+    np.testing.assert_allclose(result, first.detach().numpy(), tolerance, tolerance)
+    result = run(layer, KINKS, upstream=weights, variables=variables, twice=True)
     compared = KINKS != 0 if name in OTHER_SECOND else np.full(KINKS.shape, True)
-    np.testing.assert_allclose(found[compared], second[compared], tolerance, tolerance)
+    np.testing.assert_allclose(result[compared], second[compared], tolerance, tolerance)
 
 
 def test_exponential_activations_have_finite_slopes_far_out():

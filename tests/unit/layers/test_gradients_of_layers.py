@@ -60,14 +60,14 @@ def test_every_layer_has_gradients_that_are_trained(name, training):
     outputs = (("slope", trace.outputs[0]), ("total", total))
     named = tuple((f"flow{n}", flow) for n, flow in enumerate(flows))
     graph = bind_batch(Graph(trace.inputs, (*outputs, *named)), 4)
-    values = {key: np.asarray(one, _wide(one)) for key, one in values_for(case, graph).items()}
-    found, _ = evaluate(graph, values)
+    values = {key: np.asarray(feed, _wide(feed)) for key, feed in values_for(case, graph).items()}
+    results, _ = evaluate(graph, values)
 
     # The gradient of the traced network, which has no layers.
     alone = plain.trace(dtype=float64, training=training)
     (expected,) = differentiate.gradients(alone.outputs[0] * alone.outputs[0], alone.inputs[:1])
     without = bind_batch(Graph(alone.inputs, (("slope", expected),)), 4)
-    assert np.array_equal(found["slope"], evaluate(without, values)[0]["slope"])
+    assert np.array_equal(results["slope"], evaluate(without, values)[0]["slope"])
 
     generator = np.random.default_rng(0)
     names = [leaf.attributes["name"] for leaf in parameters]
@@ -78,7 +78,7 @@ def test_every_layer_has_gradients_that_are_trained(name, training):
         return float(evaluate(graph, {**values, **moved})[0]["total"])
 
     difference = (total_at(1e-6) - total_at(-1e-6)) / 2e-6
-    slopes = {name: found[f"flow{n}"] for n, name in enumerate(names)}
+    slopes = {name: results[f"flow{n}"] for n, name in enumerate(names)}
     derivative = sum(float(np.sum(slopes[n] * direction)) for n, direction in along.items())
     assert derivative == pytest.approx(difference, rel=1e-5, abs=1e-7)
 
@@ -94,9 +94,9 @@ def test_slopes_and_curvatures_of_a_network_are_those_of_its_formula(engine):
     hidden = np.tanh(X @ first.T + bias)
     slope = (second * (1 - hidden**2)) @ first
     curve = (second * (-2 * hidden * (1 - hidden**2)) * first[:, 0]) @ first
-    _, *found = model.predict(X)
-    np.testing.assert_allclose(found[0], slope, atol=1e-6)
-    np.testing.assert_allclose(found[1], curve, atol=1e-6)
+    _, *derivatives = model.predict(X)
+    np.testing.assert_allclose(derivatives[0], slope, atol=1e-6)
+    np.testing.assert_allclose(derivatives[1], curve, atol=1e-6)
 
 
 def test_a_gradient_reads_the_mask_that_dropout_has_drawn():
@@ -106,10 +106,10 @@ def test_a_gradient_reads_the_mask_that_dropout_has_drawn():
     trace = net.trace(dtype=float64, training=True)
     outputs = tuple((str(n), tensor) for n, tensor in enumerate(trace.outputs))
     graph = bind_batch(Graph(trace.inputs, outputs), 3)
-    given = normal64(3, 50)
-    found, _ = evaluate(graph, {"input0": given, "seed": np.int64(1), "step": np.int64(2)})
-    assert set(found["1"].ravel()) == {0.0, 2.0}
-    assert np.array_equal(found["0"], given * found["1"])
+    operand = normal64(3, 50)
+    results, _ = evaluate(graph, {"input0": operand, "seed": np.int64(1), "step": np.int64(2)})
+    assert set(results["1"].ravel()) == {0.0, 2.0}
+    assert np.array_equal(results["0"], operand * results["1"])
 
 
 def test_the_result_of_a_layer_that_changes_nothing_has_a_gradient_of_its_own():
@@ -117,10 +117,10 @@ def test_the_result_of_a_layer_that_changes_nothing_has_a_gradient_of_its_own():
     x = lm.Input(2)
     y = lm.Dropout(0.5)(x)
     (slope,) = lm.gradients(ops.sum(lm.Identity()(y) * y) + ops.sum(x * x * x), [y])
-    (whole,) = lm.gradients(ops.sum(lm.Identity()(y) * y) + ops.sum(x * x * x), [x])
-    found = lm.Model(lm.Network(x, [slope, whole])).predict(X)
-    np.testing.assert_allclose(found[0], 2 * X)
-    np.testing.assert_allclose(found[1], 2 * X + 3 * X * X, rtol=1e-6)
+    (total,) = lm.gradients(ops.sum(lm.Identity()(y) * y) + ops.sum(x * x * x), [x])
+    slopes = lm.Model(lm.Network(x, [slope, total])).predict(X)
+    np.testing.assert_allclose(slopes[0], 2 * X)
+    np.testing.assert_allclose(slopes[1], 2 * X + 3 * X * X, rtol=1e-6)
 
 
 def test_equal_gradients_are_different_tensors_for_further_gradients():
@@ -140,12 +140,12 @@ def test_a_seed_and_a_tensor_without_influence():
     # The same tensors, without a seed.
     of_seed, of_x = lm.gradients(y, [seed, x])
     model = lm.Model(lm.Network([x, seed], [along, none, of_seed, of_x]))
-    given, weight = normal(24, 3), model.parameters()["2.weight"]
-    found = model.predict((X, given))
-    np.testing.assert_allclose(found[0], given @ weight, atol=1e-6)
-    np.testing.assert_allclose(found[3], np.ones((24, 3)) @ weight, atol=1e-6)
-    assert not found[1].any()
-    assert not found[2].any()
+    seeds, weight = normal(24, 3), model.parameters()["2.weight"]
+    slopes = model.predict((X, seeds))
+    np.testing.assert_allclose(slopes[0], seeds @ weight, atol=1e-6)
+    np.testing.assert_allclose(slopes[3], np.ones((24, 3)) @ weight, atol=1e-6)
+    assert not slopes[1].any()
+    assert not slopes[2].any()
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def test_gradients_pass_a_layer_whose_first_result_is_an_integer():
     y = lm.Linear(2, bias=False)(x)
     _, cubes = Ranked()(y)
     (slope,) = lm.gradients(cubes, [y])
-    found = lm.Model(lm.Network(x, [y, slope])).predict(X)
-    np.testing.assert_allclose(found[1], 3 * found[0] ** 2, rtol=1e-5)
+    results = lm.Model(lm.Network(x, [y, slope])).predict(X)
+    np.testing.assert_allclose(results[1], 3 * results[0] ** 2, rtol=1e-5)
 
 
 def product_and_slope():
@@ -206,9 +206,9 @@ def test_two_applications_share_parameters_and_have_their_own_slopes():
     model = lm.Model(lm.Network(x, [*shared(x), *shared(x * 2.0)]), seed=0)
     assert len(model.parameters()) == 4
     alone = model.part(shared)
-    found, doubled = model.predict(X), alone.predict(X * 2)
-    for one, other in zip(found, [*alone.predict(X), *doubled], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    results, doubled = model.predict(X), alone.predict(X * 2)
+    for result, expected in zip(results, [*alone.predict(X), *doubled], strict=True):
+        np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 def test_parts_and_names_of_a_network_with_slopes():
@@ -244,13 +244,13 @@ def test_a_layer_takes_gradients_through_a_network_in_it(tmp_path, named, names,
     model = lm.Model(lm.Network(x, [y, slope, curve]), seed=0, dtype=dtype)
     assert [*model.parameters()] == names
     direct = lm.Model(with_slopes(inner), seed=0, dtype=dtype)
-    given = X.astype(dtype)
-    for one, other in zip(model.predict(given), direct.predict(given), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    inputs = X.astype(dtype)
+    for result, expected in zip(model.predict(inputs), direct.predict(inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-7)
     model.save(tmp_path / "layer.safetensors")
     loaded = lm.load(tmp_path / "layer.safetensors", layers=[Sloped])
     assert [*loaded.parameters()] == names
-    np.testing.assert_array_equal(loaded.predict(given)[2], model.predict(given)[2])
+    np.testing.assert_array_equal(loaded.predict(inputs)[2], model.predict(inputs)[2])
 
 
 @pytest.mark.sampled
@@ -278,9 +278,9 @@ def test_micro_batches_and_recomputed_layers_change_nothing():
 def test_compiled_functions_take_gradients_through_layers_without_parameters():
     x = lm.Input(3)
     (slope,) = lm.gradients(ops.sum(lm.Rescale(2.0)(lm.Tanh()(x))), [x])
-    given = normal(4, 3)
-    expected = 1 / np.cosh(given) ** 2 * 2
-    np.testing.assert_allclose(lm.compile([x], [slope])(given)[0], expected, rtol=1e-5)
+    operand = normal(4, 3)
+    expected = 1 / np.cosh(operand) ** 2 * 2
+    np.testing.assert_allclose(lm.compile([x], [slope])(operand)[0], expected, rtol=1e-5)
     with pytest.raises(DefinitionError, match="a compiled function has no parameters"):
         lm.compile([x], lm.gradients(lm.Linear(2)(x), [x]))
 

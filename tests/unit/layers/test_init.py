@@ -42,10 +42,10 @@ def test_each_piece_of_uniform_numbers_is_that_of_the_op_at_its_own_step(count):
     piece, stream = 1 << 13, 4 + (1 << 32)
     numbers = init.Uniform(0.0, 1.0)((count,), 9, stream)
     for number in range(math.ceil(count / piece)):
-        own = numbers[number * piece : (number + 1) * piece]
+        drawn = numbers[number * piece : (number + 1) * piece]
         step = constant(-1 - number, int64)
-        op = ops.uniform(own.shape, constant(9, int64), step, stream, dtype="float64")
-        np.testing.assert_array_equal(own, evaluated(op))
+        op = ops.uniform(drawn.shape, constant(9, int64), step, stream, dtype="float64")
+        np.testing.assert_array_equal(drawn, evaluated(op))
     assert np.unique(numbers).size == count
 
 

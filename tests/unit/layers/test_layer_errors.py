@@ -530,7 +530,7 @@ class Token(lm.Layer):
 
 
 def indexed(layer, index):
-    """A layer on indices of which one is this."""
+    """A layer on indices, among them this one."""
     model = lm.Model(lm.Sequential(ints(4), layer), engine="interpreter")
     return model.predict(np.where(np.arange(80).reshape(20, 4) == 46, index, 0))
 

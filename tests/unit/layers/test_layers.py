@@ -85,24 +85,24 @@ WEIGHTED = [name for name, cls in layers().items() if "weight_init" in cls.__dat
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_weights_of_every_layer_start_as_they_are_told_and_are_penalised(name):
     example = example_of(layers()[name])
-    options = {one.name for one in dataclasses.fields(example.made)}
-    given = {one: init.Constant(2.0) for one in options if one.endswith("_init")}
-    given |= {"weight_regularizer": lm.L2(0.1)} if "weight_regularizer" in options else {}
-    given |= {"bias_regularizer": lm.L1(0.1)} if "bias_regularizer" in options else {}
+    options = {field.name for field in dataclasses.fields(example.made)}
+    arguments = {option: init.Constant(2.0) for option in options if option.endswith("_init")}
+    arguments |= {"weight_regularizer": lm.L2(0.1)} if "weight_regularizer" in options else {}
+    arguments |= {"bias_regularizer": lm.L1(0.1)} if "bias_regularizer" in options else {}
     inputs = inputs_like(example.operands)
-    y = dataclasses.replace(example.made, **given)(*inputs)
+    y = dataclasses.replace(example.made, **arguments)(*inputs)
     record = traced(inputs, y[0] if isinstance(y, tuple) else y).record
     values = {n: v.init(v.tensor.shape, 0, 0) for n, v in record.parameters.items()}
     assert all((value == 2).all() for value in values.values())
     penalties = tuple((str(n), penalty) for n, penalty in enumerate(record.penalties))
     strengths = {n: np.asarray(value) for n, (_, value) in record.hyperparameters.leaves.items()}
-    found, _ = evaluate(Graph((), penalties), {**values, **strengths})
+    outputs, _ = evaluate(Graph((), penalties), {**values, **strengths})
     expected = [
         0.05 * (value**2).sum() if ".weight" in name else 0.1 * abs(value).sum()
         for name, value in values.items()
         if f"{name.split('.')[1].split('_')[0]}_regularizer" in options
     ]
-    np.testing.assert_allclose([*found.values()], expected, rtol=1e-12)
+    np.testing.assert_allclose([*outputs.values()], expected, rtol=1e-12)
 
 
 # The deviation, 150,523, is no number of float16, but its product with noise is.
@@ -119,17 +119,17 @@ LARGE = 23.84375
 )
 def test_large_numbers_within_a_layer_do_not_overflow_in_float16(layer, arrays, expected):
     inputs = [lm.Input(1, dtype="int64" if a.dtype.kind == "i" else None) for a in arrays]
-    found = []
+    results = []
     for dtype in (float16, float32):
         trace = lamina.Network(inputs, layer(*inputs)).trace(dtype=dtype, training=True)
         graph = bind_batch(Graph(trace.inputs, (("y", trace.outputs[0]),)), 1)
-        given = zip(trace.inputs, arrays, strict=True)
-        feeds = {one.attributes["name"]: array.astype(one.dtype.numpy) for one, array in given}
+        pairs = zip(trace.inputs, arrays, strict=True)
+        feeds = {leaf.attributes["name"]: array.astype(leaf.dtype.numpy) for leaf, array in pairs}
         keys = {"seed": np.int64(2), "step": np.int64(2)}
-        found.append(float(evaluate(graph, feeds | keys)[0]["y"].item()))
-    assert found[0] == pytest.approx(found[1], rel=2e-3)
-    assert expected is None or found[0] == pytest.approx(expected, rel=2e-3)
-    assert abs(found[0]) < 65504
+        results.append(float(evaluate(graph, feeds | keys)[0]["y"].item()))
+    assert results[0] == pytest.approx(results[1], rel=2e-3)
+    assert expected is None or results[0] == pytest.approx(expected, rel=2e-3)
+    assert abs(results[0]) < 65504
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_probability_of_one_drops_everything(layer):
     *((cls(3, layers=2, dropout=1), "_l1") for cls in (lm.RNN, lm.LSTM, lm.GRU)),
     (lm.MultiHeadAttention(2, dropout=1), "output.bias"),
     (lm.TransformerEncoderBlock(2, hidden=4, dropout=1), "norm."),
-    ids=lambda one: type(one).__name__,
+    ids=lambda argument: type(argument).__name__,
 )
 def test_nothing_before_a_dropout_of_one_learns(layer, learns):
     net = lamina.Sequential(lm.Input(5, 4), layer)
@@ -190,34 +190,34 @@ def test_a_gaussian_sample_has_mean_and_variance_and_is_the_mean_in_inference():
     np.testing.assert_allclose([sample.mean(), sample.std()], [2.0, 0.3], atol=0.01)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_alpha_dropout_keeps_mean_and_variance(whole):
+@pytest.mark.parametrize("whole_channels", [False, True])
+def test_alpha_dropout_keeps_mean_and_variance(whole_channels):
     x = normal64(200, 50, 8, seed=2)
-    layer = lm.AlphaDropout(0.3, whole_channels=whole)
+    layer = lm.AlphaDropout(0.3, whole_channels=whole_channels)
     y = run(layer, x, training=True)
     assert abs(y.mean()) < 0.03
     assert abs(y.var() - 1) < 0.05
     same = (y == y[:, :, :1]).all(2)
-    assert (same.mean() > 0.2) == whole
+    assert (same.mean() > 0.2) == whole_channels
     np.testing.assert_array_equal(run(layer, x), x)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole_channels", [False, True])
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_alpha_dropout_gives_the_two_values_of_pytorch(probability, whole, torch):
+def test_alpha_dropout_gives_the_two_values_of_pytorch(probability, whole_channels, torch):
     torch.manual_seed(0)
     x = np.full((400, 50, 2), 0.7)
-    kind = torch.nn.FeatureAlphaDropout if whole else torch.nn.AlphaDropout
+    kind = torch.nn.FeatureAlphaDropout if whole_channels else torch.nn.AlphaDropout
     expected = kind(probability)(torch.tensor(x)).numpy()
-    layer = lm.AlphaDropout(probability, whole_channels=whole)
-    found = run(layer, x, training=True)
+    layer = lm.AlphaDropout(probability, whole_channels=whole_channels)
+    dropped = run(layer, x, training=True)
     # One for the elements that are dropped, and one for those that stay.
-    mine, theirs = (np.unique(y.round(9)) for y in (found, expected))
+    mine, theirs = (np.unique(y.round(9)) for y in (dropped, expected))
     assert len(mine) == 2
     np.testing.assert_allclose(mine, theirs, atol=1e-8)
-    for y in (found, expected):
+    for y in (dropped, expected):
         assert abs((y < 0).mean() - probability) < 0.02
-        assert (y[..., 0] == y[..., 1]).all() == whole
+        assert (y[..., 0] == y[..., 1]).all() == whole_channels
 
 
 def test_concat_function_applies_the_layer():
@@ -260,12 +260,12 @@ def rows_of_the_page():
 
 
 def test_the_page_of_layers_lists_every_layer_with_its_options():
-    found = [name for name, *_ in rows_of_the_page()]
-    assert sorted(found) == sorted(layers())
+    names = [name for name, *_ in rows_of_the_page()]
+    assert sorted(names) == sorted(layers())
     for name, options, source, _ in rows_of_the_page():
         assert source.strip(), name
         shown = dict(re.findall(r"(\w+)(?:=(\([^)]*\)|[^,]+))?(?:, |$)", options.replace("*", "")))
-        fields = [one for one in dataclasses.fields(layers()[name]) if one.name != "name"]
+        fields = [field for field in dataclasses.fields(layers()[name]) if field.name != "name"]
         if name == "Reshape":
             assert shown == {"dimensions": ""}
             continue

@@ -41,7 +41,7 @@ def model_of(layer, *shapes, masks=()):
         [(5, 8), (4, 6), (4, 3)],
         {"queries": (10, 8), "keys": (5, 6), "values": (5, 3), "output": (12, 10)},
     ),
-    ids=lambda one: str(one)[:30],
+    ids=lambda argument: str(argument)[:30],
 )
 def test_parameters_are_named_after_the_inner_layers(layer, operands, weights):
     model = model_of(layer, *operands)
@@ -51,8 +51,8 @@ def test_parameters_are_named_after_the_inner_layers(layer, operands, weights):
         expected |= {f"{prefix}{name}.bias": shape[:1] for name, shape in weights.items()}
     assert {name: value.shape for name, value in model.parameters().items()} == expected
     arrays = tuple(normal(2, *shape) for shape in operands)
-    found = model.predict(arrays if len(arrays) > 1 else arrays[0])
-    assert found.shape == (2, 5, getattr(layer, "features", None) or 8)
+    result = model.predict(arrays if len(arrays) > 1 else arrays[0])
+    assert result.shape == (2, 5, getattr(layer, "features", None) or 8)
 
 
 def test_weights_start_as_in_pytorch():
@@ -74,7 +74,7 @@ def test_two_masks_allow_what_both_allow_and_floats_are_added_up():
     arrays = normal(2, 5, 8), seen
     np.testing.assert_allclose(both.predict(arrays), causal.predict(arrays), atol=1e-6)
     half = ops.constant(np.linspace(-1, 1, 25).reshape(5, 5), "float32")
-    twice, whole = (
+    twice, summed = (
         lm.Model(lm.Network(x, layer(x, *masks)), seed=1)
         for masks in (
             (half, half),
@@ -82,7 +82,7 @@ def test_two_masks_allow_what_both_allow_and_floats_are_added_up():
         )
     )
     np.testing.assert_allclose(
-        twice.predict(arrays[0]), whole.predict(arrays[0]), rtol=1e-5, atol=1e-6
+        twice.predict(arrays[0]), summed.predict(arrays[0]), rtol=1e-5, atol=1e-6
     )
 
 
@@ -101,8 +101,8 @@ def test_weights_are_a_further_result():
 def test_rotary_scores_depend_on_the_distance_of_positions_only():
     layer = lm.MultiHeadAttention(2, rotary=100.0, returns="weights")
     model = model_of(layer, (6, 8))
-    one = normal(1, 1, 8)
-    _, weights = model.predict(np.repeat(one, 6, 1))
+    token = normal(1, 1, 8)
+    _, weights = model.predict(np.repeat(token, 6, 1))
     scores = np.log(weights[0]) - np.log(weights[0, :, :, :1])
     for query in range(5):
         np.testing.assert_allclose(
@@ -173,7 +173,7 @@ def _network(layer, rank):
     (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0), 2),
     (lm.TransformerEncoderBlock(2, hidden=6, dropout=0.0, norm_first=True), 3),
     (lm.TransformerDecoderBlock(2, hidden=6, dropout=0.0), 2),
-    ids=lambda one: type(one).__name__ if isinstance(one, lm.Layer) else str(one),
+    ids=lambda value: type(value).__name__ if isinstance(value, lm.Layer) else str(value),
 )
 @pytest.mark.parametrize("engine", ["interpreter", pytest.param("cpu", marks=pytest.mark.sampled)])
 def test_elements_after_the_end_have_no_influence(layer, rank, engine):
@@ -188,7 +188,7 @@ def test_elements_after_the_end_have_no_influence(layer, rank, engine):
             padded = np.where(COUNTS[..., None], x, np.float32(rest))
             model.set_parameters(first)
             training.step((padded, COUNTS), y)
-            parameters = [one.ravel() for one in model.parameters().values()]
+            parameters = [parameter.ravel() for parameter in model.parameters().values()]
             predicted = model.predict((padded, COUNTS))
             results.append(np.concatenate([*parameters, np.ravel(predicted)]))
     assert np.isfinite(results[0]).all()

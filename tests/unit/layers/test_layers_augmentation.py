@@ -173,12 +173,12 @@ def test_hues_move_by_a_random_distance():
     y = run(lm.ColourJitter(hue=0.3), IMAGES, training=True)
     distances = drawn((len(IMAGES),), 0, -0.3, 0.3).astype(float)
     for example, distance in enumerate(distances):
-        for pixel, found in zip(
+        for pixel, jittered in zip(
             IMAGES[example].reshape(3, -1).T, y[example].reshape(3, -1).T, strict=True
         ):
             hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
             expected = colorsys.hsv_to_rgb((hue + distance) % 1, saturation, value)
-            np.testing.assert_allclose(found, expected, atol=1e-6)
+            np.testing.assert_allclose(jittered, expected, atol=1e-6)
     grey = np.broadcast_to(IMAGES[:, :1], IMAGES.shape).copy()
     np.testing.assert_array_equal(run(lm.ColourJitter(hue=0.5), grey, training=True), grey)
 
@@ -198,8 +198,8 @@ def read_nearest(image, rows, columns):
         for at, extent in ((rows, height), (columns, width))
     )
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    found = image[:, rows.clip(0, height - 1), columns.clip(0, width - 1)]
-    return np.where(inside, found, 0)
+    pixels = image[:, rows.clip(0, height - 1), columns.clip(0, width - 1)]
+    return np.where(inside, pixels, 0)
 
 
 def test_affine_maps_shear_scale_rotate_and_shift_about_the_centre():

@@ -98,12 +98,12 @@ def test_the_maximum_of_a_window_may_be_infinite_or_nan():
 @pytest.mark.parametrize("size", [(2, 3), (4, None), (5, 4), (1, 1)])
 def test_indices_of_adaptive_max_pooling_find_the_largest_elements(size):
     x = np.random.default_rng(0).normal(size=(3, 2, 8, 6)).astype("float32")
-    given = lm.Input(2, 8, 6)
+    image = lm.Input(2, 8, 6)
     pool = lm.AdaptiveMaxPool(size, returns="indices")
-    values, indices = lm.Model(lm.Network(given, list(pool(given)))).predict(x)
+    values, indices = lm.Model(lm.Network(image, list(pool(image)))).predict(x)
     chosen = np.take_along_axis(x.reshape(3, 2, 48), indices.reshape(3, 2, -1), -1)
     np.testing.assert_array_equal(chosen.reshape(values.shape), values)
-    (alone,) = lm.compile(given, lm.AdaptiveMaxPool(size)(given))(x)
+    (alone,) = lm.compile(image, lm.AdaptiveMaxPool(size)(image))(x)
     np.testing.assert_array_equal(values, alone)
 
 

@@ -26,8 +26,8 @@ def test_rows_above_a_norm_are_scaled_to_it(layer):
     model = lm.Model(lm.Sequential(lm.Input(1, dtype="int64"), layer(3, 2, max_norm=2.0)))
     table = np.array([[3, 4], [0, 1], [-2, 0]], "float32")
     model.set_parameters({"1.weight": table})
-    found = model.predict(np.arange(3)[:, None]).reshape(3, 2)
-    np.testing.assert_allclose(found, [[1.2, 1.6], [0, 1], [-2, 0]], rtol=1e-6)
+    rows = model.predict(np.arange(3)[:, None]).reshape(3, 2)
+    np.testing.assert_allclose(rows, [[1.2, 1.6], [0, 1], [-2, 0]], rtol=1e-6)
     np.testing.assert_array_equal(model.parameters()["1.weight"], table)
 
 
@@ -70,8 +70,8 @@ def bag_of(mode, second, **options):
 def test_a_mask_chooses_the_indices_that_count(mode, padding):
     model = bag_of(mode, lm.Input(3, dtype="bool"), padding=padding)
     (table,) = model.parameters().values()
-    found = model.predict((BAGS, COUNTED))
-    for row, bag, counted in zip(found, BAGS, COUNTED, strict=True):
+    results = model.predict((BAGS, COUNTED))
+    for row, bag, counted in zip(results, BAGS, COUNTED, strict=True):
         rows = table[bag[counted & (bag != padding)]]
         expected = getattr(np, mode)(rows, 0) if len(rows) else np.zeros(4)
         np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)

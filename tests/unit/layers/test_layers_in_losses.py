@@ -44,10 +44,10 @@ def test_layers_are_applied_in_losses_and_metrics_of_an_evaluation():
         return with_layer(y, t)
 
     model = lm.Model(network(), seed=0)
-    found = model.evaluate((X, Y), loss=with_layer, metrics=[rectified])
+    results = model.evaluate((X, Y), loss=with_layer, metrics=[rectified])
     expected = np.maximum(model.predict(X) - Y, 0).mean() / 2
-    assert found["loss"] == pytest.approx(expected, rel=1e-6)
-    assert found["rectified"] == pytest.approx(expected, rel=1e-6)
+    assert results["loss"] == pytest.approx(expected, rel=1e-6)
+    assert results["rectified"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_layers_are_applied_to_parameters_and_gradients():
@@ -87,6 +87,6 @@ def test_a_random_layer_in_a_loss_draws_numbers_in_training_and_none_in_evaluati
     plain = model.evaluate((X, Y), loss=lm.MSE())["loss"]
     assert model.evaluate((X, Y), loss=noisy)["loss"] == pytest.approx(plain, rel=1e-6)
     still = lm.SGD(0.0)
-    found = losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
-    assert len(set(found)) == 3
-    assert found == losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
+    losses = losses_of(network(), loss=noisy, optimizer=still, batch_size=16)
+    assert len(set(losses)) == 3
+    assert losses == losses_of(network(), loss=noisy, optimizer=still, batch_size=16)

@@ -26,8 +26,8 @@ def test_a_padded_sequence_gives_the_result_of_the_short_sequence(kind, dtype):
     alone = lm.Model(lm.Sequential(lm.Input(2, INPUTS), layer))
     values = model.parameters().items()
     alone.set_parameters({"1." + name.split(".")[1]: value for name, value in values})
-    found = model.predict((X, np.full(BATCH, 2, dtype)))
-    np.testing.assert_allclose(found, alone.predict(X[:, :2]), atol=1e-6)
+    padded = model.predict((X, np.full(BATCH, 2, dtype)))
+    np.testing.assert_allclose(padded, alone.predict(X[:, :2]), atol=1e-6)
 
 
 @KINDS
@@ -48,8 +48,8 @@ def handed_on(probability, training, layers=2):
         feeds[f"1.weight_ih_l{number}"] += np.eye(50)
     feeds |= {"input0": np.zeros((8, 20, 1)), "seed": np.int64(1), "step": np.int64(2)}
     graph = Graph(trace.inputs, (("y", trace.outputs[0]),))
-    found, _ = evaluate(bind_batch(graph, 8), feeds)
-    return found["y"]
+    outputs, _ = evaluate(bind_batch(graph, 8), feeds)
+    return outputs["y"]
 
 
 def test_dropout_drops_between_layers_and_scales_the_rest():

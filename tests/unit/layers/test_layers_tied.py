@@ -27,17 +27,17 @@ def sequences(batch=12):
 def test_scores_are_products_with_the_weights_of_the_other_layer(engine):
     model = lm.Model(language_network(), engine=engine, dtype="float64")
     model.set_parameters({"4.bias": np.arange(COUNT) / 10})
-    (tokens, _), known = sequences(), model.parameters()
-    hidden = np.tanh(known["1.weight"][tokens[:, -1]] @ known["2.weight"].T + known["2.bias"])
-    expected = hidden @ known["1.weight"].T + known["4.bias"]
+    (tokens, _), values = sequences(), model.parameters()
+    hidden = np.tanh(values["1.weight"][tokens[:, -1]] @ values["2.weight"].T + values["2.bias"])
+    expected = hidden @ values["1.weight"].T + values["4.bias"]
     np.testing.assert_allclose(model.predict(tokens), expected, rtol=1e-9)
     x, encoder = lm.Input(8), lm.Linear(3)
     autoencoder = lm.Network(x, lm.TiedLinear(encoder)(lm.Tanh()(encoder(x))))
     model = lm.Model(autoencoder, engine=engine, dtype="float64")
-    given, known = np.random.default_rng(0).normal(size=(4, 8)), model.parameters()
-    assert set(known) == {"1.weight", "1.bias", "3.bias"}
-    hidden = np.tanh(given @ known["1.weight"].T + known["1.bias"])
-    np.testing.assert_allclose(model.predict(given), hidden @ known["1.weight"], rtol=1e-9)
+    inputs, values = np.random.default_rng(0).normal(size=(4, 8)), model.parameters()
+    assert set(values) == {"1.weight", "1.bias", "3.bias"}
+    hidden = np.tanh(inputs @ values["1.weight"].T + values["1.bias"])
+    np.testing.assert_allclose(model.predict(inputs), hidden @ values["1.weight"], rtol=1e-9)
 
 
 def trained(model, **how):
@@ -51,10 +51,10 @@ def trained(model, **how):
 def test_weights_are_tied_after_saving_and_loading(tmp_path):
     model = lm.Model(language_network(bias=False))
     model.save(tmp_path / "tied.safetensors")
-    found, expected = trained(lm.load(tmp_path / "tied.safetensors")), trained(model)
-    assert list(found) == list(expected) == ["1.weight", "2.weight", "2.bias"]
+    loaded, expected = trained(lm.load(tmp_path / "tied.safetensors")), trained(model)
+    assert list(loaded) == list(expected) == ["1.weight", "2.weight", "2.bias"]
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(loaded[name], value)
 
 
 def test_frozen_weights_stay_in_both_layers():
@@ -134,11 +134,11 @@ def test_an_object_has_one_set_of_parameters_under_all_names(in_a_network):
         f"{name}.{kind}" for name in ("1", "2.same", "3.same") for kind in ("weight", "bias")
     ]
     values = model.parameters()
-    given = np.random.default_rng(0).normal(size=(5, WIDTH)).astype("float32")
-    expected = given @ values["1.weight"].T + values["1.bias"]
+    inputs = np.random.default_rng(0).normal(size=(5, WIDTH)).astype("float32")
+    expected = inputs @ values["1.weight"].T + values["1.bias"]
     for block in ("2", "3"):
         for _ in range(2):
             expected = np.tanh(expected) @ values["1.weight"].T + values["1.bias"]
         for _ in range(2):
             expected = expected @ values[f"{block}.same.weight"].T + values[f"{block}.same.bias"]
-    np.testing.assert_allclose(model.predict(given), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict(inputs), expected, rtol=1e-4, atol=1e-5)

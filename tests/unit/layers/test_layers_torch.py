@@ -251,16 +251,16 @@ def test_normalising_far_from_zero_in_float32_is_as_accurate_as_in_pytorch(case,
     upstream = normal(mine.output_shape, float32, 1)
     expected, expected_states = exact.trained([a.astype(float) for a in x], upstream.astype(float))
 
-    def errors(found):
-        pairs = ((found[0], expected), (found[1], expected_states))
+    def errors(results):
+        pairs = ((results[0], expected), (results[1], expected_states))
         return {
-            name: float(np.abs(values[name] - wanted[name]).max())
-            for values, wanted in pairs
-            for name in wanted
+            name: float(np.abs(values[name] - reference[name]).max())
+            for values, reference in pairs
+            for name in reference
         }
 
-    found, accepted = errors(mine.trained(x, upstream)), errors(theirs.trained(x, upstream))
-    for name, error in found.items():
+    deviations, accepted = errors(mine.trained(x, upstream)), errors(theirs.trained(x, upstream))
+    for name, error in deviations.items():
         # The mean is rounded to float32: that shifts what is centred, but not the variance.
         rounding = 3e-7 if name == "running_variance" else 3e-6 + 5e-7 * mean
         scale = float(np.abs({**expected, **expected_states}[name]).max())

@@ -19,16 +19,16 @@ pytestmark = [
 class _Module:
     """Parameters with Lamina's names, and the function of them and of inputs that is compared."""
 
-    def __init__(self, own, forward):
-        self._own = {name: pytorch().nn.Parameter(value) for name, value in own.items()}
+    def __init__(self, parameters, forward):
+        self._parameters = {n: pytorch().nn.Parameter(value) for n, value in parameters.items()}
         self._forward = forward
-        self.__dict__.update(self._own)
+        self.__dict__.update(self._parameters)
 
     def parameters(self):
-        return list(self._own.values())
+        return list(self._parameters.values())
 
     def __call__(self, *inputs):
-        return self._forward(self._own, *inputs)
+        return self._forward(self._parameters, *inputs)
 
 
 def _attending(module, names, forward):
@@ -47,15 +47,15 @@ def _attending(module, names, forward):
         which = [{"q": "queries.", "k": "keys.", "v": "values."}.get(last[:-12], "")]
         if last.startswith("in_proj"):
             which = ["queries.", "keys.", "values."]
-        parts[path] = [f"{prefix}{one}{kind}" for one in which]
+        parts[path] = [f"{prefix}{matrix}{kind}" for matrix in which]
         values |= zip(parts[path], parameter.detach().clone().chunk(len(which)), strict=True)
 
-    def run(own, *inputs):
+    def run(parameters, *inputs):
         torch = pytorch()
-        whole = {path: torch.cat([own[name] for name in names]) for path, names in parts.items()}
+        joined = {path: torch.cat([*map(parameters.get, names)]) for path, names in parts.items()}
 
         def call(*args, **options):
-            return torch.func.functional_call(module, whole, args, options)
+            return torch.func.functional_call(module, joined, args, options)
 
         return forward(call, *inputs)
 
@@ -105,9 +105,10 @@ def _linears(attend, sizes, heads, bias):
     torch = pytorch()
     counts = {"queries": heads[0], "keys": heads[1], "values": heads[1]}
 
-    def run(own, *inputs):
+    def run(parameters, *inputs):
         def projected(name, x):
-            return torch.nn.functional.linear(x, own[f"{name}.weight"], own.get(f"{name}.bias"))
+            weight = parameters[f"{name}.weight"]
+            return torch.nn.functional.linear(x, weight, parameters.get(f"{name}.bias"))
 
         each = [
             projected(name, x).unflatten(2, (count, -1)).transpose(1, 2)
@@ -115,9 +116,9 @@ def _linears(attend, sizes, heads, bias):
         ]
         return projected("output", attend(*each, *inputs[3:]).transpose(1, 2).flatten(2))
 
-    own = {f"{name}.weight": torch.randn(shape) for name, shape in sizes.items()}
-    own |= {f"{name}.bias": torch.randn(shape[:1]) for name, shape in sizes.items() if bias}
-    return _Module(own, run)
+    parameters = {f"{name}.weight": torch.randn(shape) for name, shape in sizes.items()}
+    parameters |= {f"{name}.bias": torch.randn(shape[:1]) for name, shape in sizes.items() if bias}
+    return _Module(parameters, run)
 
 
 def _rotated_by_pytorch(x, base):
@@ -187,7 +188,7 @@ def _added():
 
     With an even number of heads, PyTorch 2.13 infers by another function, which gives NaN for them.
     """
-    x, memory, pairs, own = (2, 5, 9), (2, 6, 9), (2, 5, 6), (2, 5, 5)
+    x, memory, pairs, self_pairs = (2, 5, 9), (2, 6, 9), (2, 5, 6), (2, 5, 5)
     every = np.random.default_rng(3).normal(size=pairs[1:]).astype("float32")
     attention, block = lm.MultiHeadAttention(3), {"hidden": 16, "dropout": 0.0}
     multihead = nn("MultiheadAttention", 9, 3, batch_first=True)
@@ -197,8 +198,8 @@ def _added():
         return pytorch().cat([y.flatten(1), weights.flatten(1)], 1)
 
     def with_weights(x):
-        found = lm.MultiHeadAttention(3, returns="weights")(x)
-        return lm.concat([lm.Flatten()(y) for y in found])
+        results = lm.MultiHeadAttention(3, returns="weights")(x)
+        return lm.concat([lm.Flatten()(y) for y in results])
 
     yield _case(with_weights, multihead, _ATTENTION_NAMES, weighted, [x], name="weights")
     yield _case(
@@ -214,14 +215,14 @@ def _added():
         nn("TransformerEncoderLayer", 9, 3, 16, 0.0, batch_first=True),
         _ENCODER_NAMES,
         lambda call, x, mask: call(x, _of_heads(mask)),
-        [x, own],
+        [x, self_pairs],
     )
     yield _case(
         lm.TransformerDecoderBlock(3, **block, causal=False),
         nn("TransformerDecoderLayer", 9, 3, 16, 0.0, batch_first=True),
         _DECODER_NAMES,
         lambda call, x, memory, *masks: call(x, memory, *map(_of_heads, reversed(masks))),
-        [x, memory, pairs, own],
+        [x, memory, pairs, self_pairs],
     )
 
 
@@ -246,8 +247,8 @@ def _blocks(kind, seed):
             return call(x, hidden, ~masks[0] if masks else None)
 
         def decoded(call, x, memory, *masks, causal=o["causal"]):
-            of_memory, own = (~mask for mask in masks) if masks else (None, None)
-            padding = {"tgt_key_padding_mask": own, "memory_key_padding_mask": of_memory}
+            of_memory, of_targets = (~mask for mask in masks) if masks else (None, None)
+            padding = {"tgt_key_padding_mask": of_targets, "memory_key_padding_mask": of_memory}
             return call(x, memory, tgt_mask=_later(x, x) if causal else None, **padding)
 
         values = (o["hidden"], 0.0, o["activation"], 1e-5, True, o["norm_first"])
@@ -267,15 +268,15 @@ _PLAIN |= {"activation": "tanh", "projection": None, "given": False}
 
 def _options():
     for kind in ("RNN", "LSTM", "GRU"):
-        own = {**_PLAIN, "kind": kind}
+        options = {**_PLAIN, "kind": kind}
         for layers, bidirectional, returns, lengths in [
             (1, False, "all", False),
             (1, False, "last", True),
             (2, True, "all", True),
             (2, True, "last", False),
         ]:
-            own |= {"layers": layers, "bidirectional": bidirectional, "returns": returns}
-            yield {**own, "lengths": lengths}
+            options |= {"layers": layers, "bidirectional": bidirectional, "returns": returns}
+            yield {**options, "lengths": lengths}
         for drawn in option_sets(
             7,
             {"RNN": 1, "LSTM": 2, "GRU": 3}[kind],
@@ -291,20 +292,20 @@ def _options():
             activation=["tanh", "relu"] if kind == "RNN" else ["tanh"],
             truncate=[None, None, 1, 3, 20],
         ):
-            yield {**own, **drawn}
+            yield {**options, **drawn}
     # Layers that give their final states, and start from given states or from zeros.
     for kind, features, projection in (
         *(("RNN", 2, None), ("GRU", 5, None), ("LSTM", 9, None), ("LSTM", 5, 3), ("LSTM", 4, 1)),
     ):
-        own = {**_PLAIN, "kind": kind, "features": features, "projection": projection}
-        for layers, bidirectional, given, lengths, bias in (
+        options = {**_PLAIN, "kind": kind, "features": features, "projection": projection}
+        for layers, bidirectional, with_states, lengths, bias in (
             (1, False, True, False, True),
             (1, True, True, True, False),
             (2, True, False, False, True),
             (2, True, True, True, True),
         ):
-            own |= {"layers": layers, "bidirectional": bidirectional, "returns": "states"}
-            yield {**own, "given": given, "lengths": lengths, "bias": bias}
+            options |= {"layers": layers, "bidirectional": bidirectional, "returns": "states"}
+            yield {**options, "given": with_states, "lengths": lengths, "bias": bias}
 
 
 def _recurrents():
@@ -339,8 +340,8 @@ def _joined(layer):
     """All results of a layer as one matrix."""
 
     def apply(*operands):
-        found = layer(*operands)
-        parts = found if isinstance(found, tuple) else (found,)
+        results = layer(*operands)
+        parts = results if isinstance(results, tuple) else (results,)
         return lm.concat([lm.Flatten()(part) for part in parts]) if parts[1:] else parts[0]
 
     return apply
@@ -349,16 +350,16 @@ def _joined(layer):
 def _with_options(module, o):
     """A module on sequences, states with the batch first, and lengths: what `returns` asks for."""
 
-    def forward(own, x, *others):
+    def forward(call, x, *others):
         lengths = others[-1] if o["lengths"] else None
         if o["truncate"] is not None:
-            return _truncated(own.__self__, o, x, lengths)
+            return _truncated(call.__self__, o, x, lengths)
         count = o["layers"] * (1 + o["bidirectional"])
-        given = [
+        states = [
             (state[:, None] if count == 1 else state).transpose(0, 1).contiguous()
             for state in others[: len(others) - o["lengths"]]
         ]
-        y, final = _whole(own, o, x, lengths, _as_pytorch_takes(given))
+        y, final = _whole(call, o, x, lengths, _as_pytorch_takes(states))
         finals = final if isinstance(final, tuple) else (final,)
         if o["returns"] == "all":
             return y
@@ -374,11 +375,11 @@ def _as_pytorch_takes(states):
     return tuple(states) if len(states) > 1 else next(iter(states), None)
 
 
-def _whole(own, o, x, lengths, states):
+def _whole(call, o, x, lengths, states):
     if lengths is None:
-        return own(x, states)
+        return call(x, states)
     rnn = pytorch().nn.utils.rnn
-    y, final = own(rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False), states)
+    y, final = call(rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False), states)
     return rnn.pad_packed_sequence(y, True, total_length=o["length"])[0], final
 
 
@@ -391,41 +392,41 @@ def _truncated(module, o, x, lengths):
         for reverse in (False, True)[: 1 + o["bidirectional"]]:
             suffix = f"_l{layer}{'_reverse' if reverse else ''}"
             cell = type(module)
-            own = {"nonlinearity": o["activation"]} if cell is torch.nn.RNN else {}
-            one = cell(x.shape[2], o["features"], bias=o["bias"], batch_first=True, **own)
+            options = {"nonlinearity": o["activation"]} if cell is torch.nn.RNN else {}
+            rnn = cell(x.shape[2], o["features"], bias=o["bias"], batch_first=True, **options)
             weights = {
-                n: getattr(module, n.replace("_l0", suffix)) for n, _ in one.named_parameters()
+                n: getattr(module, n.replace("_l0", suffix)) for n, _ in rnn.named_parameters()
             }
             first = torch.zeros(1, len(x), o["features"], dtype=x.dtype)
             states = (first, first) if cell is torch.nn.LSTM else (first,)
-            found = [None] * o["length"]
+            hidden = [None] * o["length"]
             for iteration in range(o["length"]):
                 time = o["length"] - 1 - iteration if reverse else iteration
-                given = (x[:, time : time + 1], _as_pytorch_takes(states))
-                _, new = torch.func.functional_call(one, weights, given)
+                arguments = (x[:, time : time + 1], _as_pytorch_takes(states))
+                _, new = torch.func.functional_call(rnn, weights, arguments)
                 new = new if isinstance(new, tuple) else (new,)
-                found[time] = new[0][0]
+                hidden[time] = new[0][0]
                 if lengths is not None:
                     inside = (time < lengths)[:, None]
                     new = [torch.where(inside, a, b) for a, b in zip(new, states, strict=True)]
-                    found[time] = torch.where(inside, new[0][0], 0.0)
+                    hidden[time] = torch.where(inside, new[0][0], 0.0)
                 is_truncated = (iteration + 1) % o["truncate"] == 0
                 states = tuple(state.detach() if is_truncated else state for state in new)
                 final = new[0][0]
-            outputs.append(torch.stack(found, 1))
+            outputs.append(torch.stack(hidden, 1))
             last.append(final)
         x = torch.cat(outputs, 2)
     return x if o["returns"] == "all" else torch.cat(last, 1)
 
 
 def _cells():
-    def forward(own, x, *states):
-        new = own(x, _as_pytorch_takes(states))
+    def forward(call, x, *states):
+        new = call(x, _as_pytorch_takes(states))
         return pytorch().cat(new, 1) if isinstance(new, tuple) else new
 
     for kind, states in (("RNNCell", 1), ("LSTMCell", 2), ("GRUCell", 1)):
-        for bias, given in itertools.product((True, False), (states, 0)):
-            layer, shapes = getattr(lm, kind)(5, bias=bias), [(4, 3), *[(4, 5)] * given]
+        for bias, count in itertools.product((True, False), (states, 0)):
+            layer, shapes = getattr(lm, kind)(5, bias=bias), [(4, 3), *[(4, 5)] * count]
             module = changed(nn(kind, 3, 5, bias=bias), forward)
             yield Case(_joined(layer), module, shapes, weights=0.4, name=f"{layer}-{shapes}")
     relu = nn("RNNCell", 3, 5, nonlinearity="relu")

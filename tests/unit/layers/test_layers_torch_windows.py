@@ -36,7 +36,7 @@ def _padded(module, padding, value=0.0):
     """The module after padding with two widths for each axis."""
     pairs = [one if isinstance(one, tuple) else (one, one) for one in padding]
     flat = [width for pair in reversed(pairs) for width in pair]
-    return changed(module, lambda own, x: own(pytorch().nn.functional.pad(x, flat, value=value)))
+    return changed(module, lambda call, x: call(pytorch().nn.functional.pad(x, flat, value=value)))
 
 
 def _conv_choices():
@@ -105,7 +105,7 @@ def _transposed_convolutions():
         same = _of_axes(o, "window", "stride", "padding", "output_padding", "dilation")
         window, axes = same.pop("window"), len(o["spatial"])
         rows = (_each(same[name], axes) for name in ("output_padding", "stride", "dilation"))
-        more = tuple(min(own, max(steps) - 1) for own, *steps in zip(*rows, strict=True))
+        more = tuple(min(extra, max(steps) - 1) for extra, *steps in zip(*rows, strict=True))
         same["output_padding"] = more if any(more) else 0
         yield _convolution("ConvTranspose", o, window, o["spatial"], same)
 
@@ -138,7 +138,7 @@ def _max_pools():
     uneven = ((0, 1), (1, 0))
     module = _padded(nn("MaxPool2d", 3, 2), uneven, -np.inf)
     yield Case(lm.MaxPool2d(3, stride=2, padding=uneven), module, [(2, 4, 8, 9)])
-    # Many elements are zero: which one of equals gets the gradient?
+    # Many elements are zero: which of the equal elements gets the gradient?
     for options in [{}, {"padding": 1}, {"stride": 1}, {"stride": 2, "padding": 1}]:
         module = changed(nn("MaxPool2d", 3, **options), lambda pool, x: pool(x.relu()))
 
@@ -251,7 +251,7 @@ def test_indices_of_windows_are_those_of_pytorch():
     tensor = lm.Input(3, 9, 12)
     values, indices = lm.MaxPool2d((3, 2), **options, returns="indices")(tensor)
     model = lm.Model(lm.Network(tensor, [values, indices]), engine="interpreter")
-    found = model.predict(x)
+    results = model.predict(x)
     expected = torch.nn.MaxPool2d((3, 2), **options, return_indices=True)(torch.tensor(x))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other.numpy())
+    for result, reference in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, reference.numpy())

@@ -72,7 +72,7 @@ def test_cutmix_takes_a_rectangle_of_the_example_before(step):
     image = lm.Input(2, 9, 13)
     result = traced([image], lm.CutMix()(image), training=True)
     graph = bind_batch(Graph(result.inputs, (("y", result.outputs[0]),)), 5)
-    found, _ = evaluate(graph, {"input0": x, "seed": np.int64(1), "step": np.int64(step)})
+    outputs, _ = evaluate(graph, {"input0": x, "seed": np.int64(1), "step": np.int64(step)})
     root = np.sqrt(np.float32(1 - drawn(0, step)))
     mask = np.zeros((9, 13), bool)
     (top, bottom), (left, right) = (
@@ -81,7 +81,7 @@ def test_cutmix_takes_a_rectangle_of_the_example_before(step):
         for centre, half in [(int(drawn(stream, step) * extent), int(root * extent) // 2)]
     )
     mask[top:bottom, left:right] = True
-    np.testing.assert_array_equal(found["y"], np.where(mask, np.roll(x, 1, 0), x))
+    np.testing.assert_array_equal(outputs["y"], np.where(mask, np.roll(x, 1, 0), x))
     share = share_of(lm.CutMix(), 2, 9, 13, step=step)
     np.testing.assert_allclose(share, 1 - mask.mean(), rtol=1e-6)
 
@@ -121,17 +121,17 @@ def test_the_loss_takes_both_targets_by_their_shares(loss, classes):
     share = share_of(lm.Mixup(), 4)
     assert 0.05 < share < 0.95
     feeds = {"input0": x, "target0": target, "weight": weight}
-    found = trained(lm.Mixup(), loss, spec, feeds)
+    results = trained(lm.Mixup(), loss, spec, feeds)
     mixed = share * x + (1 - share) * np.roll(x, 1, 0)
-    own = trained(None, loss, spec, {**feeds, "input0": mixed})
+    with_targets = trained(None, loss, spec, {**feeds, "input0": mixed})
     partners = np.roll(target, 1, 0)
-    other = trained(None, loss, spec, {**feeds, "input0": mixed, "target0": partners})
+    with_partners = trained(None, loss, spec, {**feeds, "input0": mixed, "target0": partners})
     for name in ("loss", "weight"):
-        expected = share * own[name] + (1 - share) * other[name]
-        np.testing.assert_allclose(found[name], expected, rtol=1e-6)
-    for name in found.keys() - {"loss", "weight"}:
-        # The metrics are those of the example's own target.
-        np.testing.assert_array_equal(found[name], own[name])
+        expected = share * with_targets[name] + (1 - share) * with_partners[name]
+        np.testing.assert_allclose(results[name], expected, rtol=1e-6)
+    for name in results.keys() - {"loss", "weight"}:
+        # The metrics are of the example's own target.
+        np.testing.assert_array_equal(results[name], with_targets[name])
 
 
 def loss_of(network, loss, feeds, targets=(), weights=()):
@@ -167,7 +167,7 @@ def test_several_targets_are_mixed_together():
     data, first, second = normal64(6, 4), normal64(6, 4) * 3, normal64(6, 4) + 1
     feeds = {"input0": data, "target0": first, "target1": second}
     network = lm.Network(x, [lm.Identity()(y), y * 2.0])
-    found = loss_of(network, loss, feeds, [(x.shape, float64)] * 2)
+    result = loss_of(network, loss, feeds, [(x.shape, float64)] * 2)
     share = share_of(lm.Mixup(), 4)
     mixed = share * data + (1 - share) * np.roll(data, 1, 0)
 
@@ -175,7 +175,7 @@ def test_several_targets_are_mixed_together():
         targets = np.roll(first, shift, 0), np.roll(second, shift, 0)
         return float(np.abs(mixed - targets[0]).mean() + np.abs(2 * mixed - targets[1]).mean())
 
-    np.testing.assert_allclose(found, share * value(0) + (1 - share) * value(1), rtol=1e-6)
+    np.testing.assert_allclose(result, share * value(0) + (1 - share) * value(1), rtol=1e-6)
 
 
 def test_a_loss_without_targets_is_as_it_was():
@@ -188,5 +188,5 @@ def test_a_loss_without_targets_is_as_it_was():
             return ops.mean(prediction * prediction)
 
     x = normal64(6, 4)
-    found = loss_of(lm.Sequential(lm.Input(4), lm.Mixup()), Size(), {"input0": x})
-    np.testing.assert_allclose(found, (run(lm.Mixup(), x, training=True) ** 2).mean())
+    result = loss_of(lm.Sequential(lm.Input(4), lm.Mixup()), Size(), {"input0": x})
+    np.testing.assert_allclose(result, (run(lm.Mixup(), x, training=True) ** 2).mean())

@@ -44,7 +44,7 @@ def test_a_deep_network_keeps_the_results_of_its_blocks_and_one_block_at_a_time(
     activation = batch * width * 4
     before = dense(blocks, kept, width).plan(batch, **STEP)
     after = dense(blocks, again, width).plan(batch, **STEP)
-    # One activation of each layer; then one of each block, and those of one block.
+    # One activation of each layer; then one of each block, and all activations of one block.
     assert before.arena_bytes == pytest.approx(4 * blocks * activation, rel=0.05)
     assert after.arena_bytes == pytest.approx((blocks + 4) * activation, rel=0.15)
     assert after.persistent_bytes == before.persistent_bytes
@@ -66,9 +66,9 @@ def test_a_block_of_blocks_keeps_less_than_the_blocks():
         layers = [lm.Input(64)]
         for _ in range(6):
             inner = [
-                one
+                layer
                 for _ in range(6)
-                for one in again(lm.Linear(64), lm.Tanh(), lm.Linear(64), lm.Tanh())
+                for layer in again(lm.Linear(64), lm.Tanh(), lm.Linear(64), lm.Tanh())
             ]
             layers += wrap(*inner)
         return lm.Sequential(*layers, lm.Linear(3))
@@ -94,21 +94,21 @@ NETWORKS = {
 def test_a_fit_gives_the_same_bits(name, dtype):
     make = NETWORKS[name]
     x, y = normal(20, *make(kept).inputs[0].shape[1:]), labels(20)
-    found = []
+    runs = []
     for wrap in (kept, again):
         model = lm.Model(make(wrap), seed=1, dtype=dtype)
         history = model.fit((x, y), epochs=2, batch_size=8, seed=3, **STEP)
         values = [*model.parameters().values(), *model.states().values()]
-        found.append((history["loss"], values, model.predict(x)))
-    (before, values, scores), (after, others, again_scores) = found
+        runs.append((history["loss"], values, model.predict(x)))
+    (before, values, scores), (after, others, again_scores) = runs
     if name == "convolutions" and dtype != "float32":
         # Sums of the normalisation are rounded differently, which moves few roundings to 16 bits.
         np.testing.assert_allclose(after, before, rtol=1e-2)
         return
     assert after == before
     np.testing.assert_array_equal(again_scores, scores)
-    for one, other in zip(values, others, strict=True):
-        np.testing.assert_array_equal(other, one)
+    for value, recomputed in zip(values, others, strict=True):
+        np.testing.assert_array_equal(recomputed, value)
 
 
 def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers():
@@ -124,15 +124,15 @@ def test_a_network_is_computed_again_and_keeps_the_names_of_its_layers():
 @pytest.mark.sampled
 def test_a_fit_goes_on_with_it_or_without_it(tmp_path):
     """One may begin without it, and resume with it if memory does not suffice."""
-    plain, changed, whole = (lm.Model(dense(2, wrap, 8), seed=4) for wrap in (kept, again, kept))
+    plain, changed, single = (lm.Model(dense(2, wrap, 8), seed=4) for wrap in (kept, again, kept))
     data = normal(20, 8), labels(20)
     how = {**STEP, "batch_size": 8, "seed": 1}
     plain.fit(data, epochs=2, checkpoint=tmp_path / "run.safetensors", **how)
     changed.load_parameters(tmp_path / "run.safetensors")
     np.testing.assert_array_equal(changed.predict(data[0]), plain.predict(data[0]))
     changed.fit(data, epochs=3, checkpoint=tmp_path / "run.safetensors", resume=True, **how)
-    whole.fit(data, epochs=3, **how)
-    np.testing.assert_array_equal(changed.predict(data[0]), whole.predict(data[0]))
+    single.fit(data, epochs=3, **how)
+    np.testing.assert_array_equal(changed.predict(data[0]), single.predict(data[0]))
 
 
 def test_several_operands_are_kept():
@@ -164,7 +164,7 @@ def test_a_saved_model_is_loaded_with_it(tmp_path):
     loaded = lm.load(tmp_path / "model.safetensors")
     x = normal(3, 8)
     assert loaded.predict(x).tobytes() == model.predict(x).tobytes()
-    bills = [one.plan(256, **STEP).peak_bytes for one in (net, loaded.network)]
+    bills = [network.plan(256, **STEP).peak_bytes for network in (net, loaded.network)]
     assert bills[0] == bills[1]
 
 
@@ -177,5 +177,5 @@ def test_a_gradient_computes_the_tensors_between_again():
     assert sum(node.op.name == "exp" for node in backward) >= 1
     assert inner not in backward
     value = np.array([[0.1, 0.2, 0.3]], "float32")
-    found = lm.compile(inputs=[x], outputs=[slope])(value)[0]
-    np.testing.assert_allclose(found, np.cos(np.exp(value)) * np.exp(value), rtol=1e-6)
+    slopes = lm.compile(inputs=[x], outputs=[slope])(value)[0]
+    np.testing.assert_allclose(slopes, np.cos(np.exp(value)) * np.exp(value), rtol=1e-6)

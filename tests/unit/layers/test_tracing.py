@@ -119,20 +119,20 @@ def test_a_layer_with_a_tuple_gives_a_tuple_of_tensors():
     assert [(str(x.dtype), x.rank) for x in (first, total, below)] == [
         *(("f32", 2), ("f32", 1), ("bool", 2))
     ]
-    (found,) = One()(lm.Input(4))
-    np.testing.assert_allclose(lm.Model(lm.Network(found.operands, found)).predict(X), X + 1)
+    (result,) = One()(lm.Input(4))
+    np.testing.assert_allclose(lm.Model(lm.Network(result.operands, result)).predict(X), X + 1)
     assert len(lm.Sequential(lm.Input(4), lm.Linear(4), Parts()).outputs) == 3
 
 
 def test_values_of_all_results():
     model = lm.Model(network(), engine="interpreter", seed=0)
     values = {name.removeprefix("2."): array for name, array in model.parameters().items()}
-    found, sums, total, below = model.predict(X)
+    linear, sums, total, below = model.predict(X)
     np.testing.assert_allclose(total, X.sum(1), rtol=1e-5)
     np.testing.assert_array_equal(below, X < 2)
     np.testing.assert_allclose(sums, 2 * X.sum(1) + 4 * X.sum(1), rtol=1e-5)
     expected = 8 * X @ values["1.weight"].T + values["1.bias"]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(linear, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_keep_their_names_whichever_results_are_used():
@@ -180,8 +180,8 @@ def test_a_network_with_such_layers_is_applied_as_a_part_of_another():
     y = lm.Input(4)
     net = lm.Network(y, inner(y))
     expected = lm.Model(inner, seed=3).predict(X)
-    for found, right in zip(lm.Model(net, seed=3).predict(X), expected, strict=True):
-        np.testing.assert_array_equal(found, right)
+    for result, right in zip(lm.Model(net, seed=3).predict(X), expected, strict=True):
+        np.testing.assert_array_equal(result, right)
 
 
 def test_results_are_saved_loaded_and_pickled(tmp_path):
@@ -191,8 +191,8 @@ def test_results_are_saved_loaded_and_pickled(tmp_path):
     loaded = lm.load(tmp_path / "several.safetensors", layers=[Parts, Outer])
     again = lm.Model(pickle.loads(pickle.dumps(network())), seed=1)
     for other in (loaded, again):
-        for found, right in zip(other.predict(X), expected, strict=True):
-            np.testing.assert_array_equal(found, right)
+        for result, right in zip(other.predict(X), expected, strict=True):
+            np.testing.assert_array_equal(result, right)
 
 
 def test_a_file_with_a_result_that_the_layer_lacks_is_refused():

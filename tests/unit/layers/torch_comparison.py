@@ -47,8 +47,8 @@ class Case:
         indices: if above 0, the first input is integers below it.
         masks: the shapes of further inputs, which are bool.
         weights: what the random parameters are multiplied with.
-        cancelling: whether there are gradients that are nothing but rounding, as those of biases
-            of keys: errors are then relative to the largest gradient of all.
+        cancelling: whether there are gradients that are nothing but rounding, as the gradients of
+            biases of keys: errors are then relative to the largest gradient of all.
         lengths: if above 0, the last input is integers from 1 to it.
         name: of the case, if the layer does not tell it.
     """
@@ -119,8 +119,8 @@ def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
     mine.write(variables)
     for step, (expected, expected_states) in enumerate(steps):
         upstream = normal(mine.output_shape, dtype, 100 + step)
-        found, found_states = mine.trained(inputs_of(case, dtype, step), upstream)
-        _compare_all(case, found, expected, f"step {step}: ")
+        results, found_states = mine.trained(inputs_of(case, dtype, step), upstream)
+        _compare_all(case, results, expected, f"step {step}: ")
         for name, value in expected_states.items():
             _compare(f"step {step}: {name}", found_states[name], value)
     _compare("inference", mine.inferred(inputs_of(case, dtype, STEPS)), inference)
@@ -300,8 +300,8 @@ class Theirs:
             random = normal(tuple(tensor.shape), dtype, 50 + number)
             value = self._torch.tensor(random * dtype.numpy.type(case.weights))
             tensor.data = value if name != "weight" or value.ndim != 1 else value.abs() + 0.5
-        own = list(getattr(self._module, "parameters", list)())
-        assert {id(p) for p in own} == {id(p) for p in self._parameters.values()}
+        parameters = list(getattr(self._module, "parameters", list)())
+        assert {id(p) for p in parameters} == {id(p) for p in self._parameters.values()}
 
     def _in_dtype(self, call: Callable[[], Any]) -> Any:
         before = self._torch.get_default_dtype()
@@ -325,11 +325,11 @@ class Theirs:
         sources |= {f"d {name}": tensor for name, tensor in self._parameters.items()}
         if sources:
             (y * self._torch.tensor(upstream)).sum().backward(inputs=list(sources.values()))
-        found = {"y": y.detach()} | {name: tensor.grad for name, tensor in sources.items()}
+        results = {"y": y.detach()} | {name: tensor.grad for name, tensor in sources.items()}
         for tensor in sources.values():
             tensor.grad = None
         return (
-            {name: tensor.numpy() for name, tensor in found.items()},
+            {name: tensor.numpy() for name, tensor in results.items()},
             {name: tensor.numpy().copy() for name, tensor in self.states.items()},
         )
 

@@ -23,17 +23,17 @@ def measured(
         name: leaf(name, "input", (BATCH, *a.shape[1:]), as_dtype(a.dtype))
         for name, a in arrays.items()
     }
-    given = {} if weights is None else {"weights": leaves["w"]}
-    statistics = metric.statistics(leaves["x"], leaves["y"], **given)
+    options = {} if weights is None else {"weights": leaves["w"]}
+    statistics = metric.statistics(leaves["x"], leaves["y"], **options)
     assert all(tensor.dtype == leaves["x"].dtype for tensor in statistics.values())
     graph = Graph(tuple(leaves.values()), tuple(statistics.items()))
-    found: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
     for start in range(0, len(prediction), 7):
         piece = {name: a[start : start + 7] for name, a in arrays.items()}
         outputs, _ = evaluate(bind_batch(graph, len(piece["x"])), piece)
-        for name in found:
-            found[name].append(outputs[name].astype(np.float64))
+        for name in parts:
+            parts[name].append(outputs[name].astype(np.float64))
     rows = {name for name, tensor in statistics.items() if tensor.shape[:1] == (BATCH,)}
     return metric.result(
-        {name: np.concatenate(a) if name in rows else sum(a) for name, a in found.items()}
+        {name: np.concatenate(a) if name in rows else sum(a) for name, a in parts.items()}
     )

@@ -30,28 +30,28 @@ def losses_of(own):
 
 
 def test_the_loss_is_the_sum_of_the_losses_of_the_outputs():
-    own = model()
-    box, label = losses_of(own)
+    detector = model()
+    box, label = losses_of(detector)
     for loss in (BOTH, list(BOTH.values()), lm.ByOutput(BOTH)):
-        found = own.evaluate(DATA, loss, batch_size=16)
-        assert list(found) == ["loss", "boxes_loss", "classes_loss"]
+        results = detector.evaluate(DATA, loss, batch_size=16)
+        assert list(results) == ["loss", "boxes_loss", "classes_loss"]
         expected = [box + label, box, label]
-        np.testing.assert_allclose(list(found.values()), expected, rtol=1e-5)
+        np.testing.assert_allclose(list(results.values()), expected, rtol=1e-5)
     # Outputs without names are numbered.
     x = lm.Input(3)
-    own = lm.Model(lm.Network(x, [lm.Linear(2)(x), lm.Linear(4)(x)]), engine="interpreter")
-    found = own.evaluate(DATA, {"output1": lm.CrossEntropy(), "output0": lm.MSE()})
-    assert list(found) == ["loss", "output0_loss", "output1_loss"]
+    detector = lm.Model(lm.Network(x, [lm.Linear(2)(x), lm.Linear(4)(x)]), engine="interpreter")
+    results = detector.evaluate(DATA, {"output1": lm.CrossEntropy(), "output0": lm.MSE()})
+    assert list(results) == ["loss", "output0_loss", "output1_loss"]
 
 
 def test_factors_scale_the_losses_in_the_total_only():
-    own = model()
-    box, label = losses_of(own)
+    detector = model()
+    box, label = losses_of(detector)
     for factors in ({"boxes": 0.25}, [0.25, 1.0]):
         losses = BOTH if isinstance(factors, dict) else list(BOTH.values())
-        found = own.evaluate(DATA, lm.ByOutput(losses, factors=factors))
+        results = detector.evaluate(DATA, lm.ByOutput(losses, factors=factors))
         np.testing.assert_allclose(
-            list(found.values()), [0.25 * box + label, box, label], rtol=1e-5
+            list(results.values()), [0.25 * box + label, box, label], rtol=1e-5
         )
 
 
@@ -59,20 +59,20 @@ def test_a_fit_is_that_of_the_sum_as_a_function():
     def total(outputs, targets):
         return 0.25 * lm.MSE()(outputs[0], targets[0]) + lm.CrossEntropy()(outputs[1], targets[1])
 
-    one, other = model(), model()
-    first = one.fit(DATA, loss=lm.ByOutput(BOTH, factors={"boxes": 0.25}), epochs=2, **HOW)
-    second = other.fit(DATA, loss=total, epochs=2, **HOW)
+    by_output, by_function = model(), model()
+    first = by_output.fit(DATA, loss=lm.ByOutput(BOTH, factors={"boxes": 0.25}), epochs=2, **HOW)
+    second = by_function.fit(DATA, loss=total, epochs=2, **HOW)
     np.testing.assert_allclose(first["loss"], second["loss"], rtol=1e-6)
-    for name, value in one.parameters().items():
-        np.testing.assert_allclose(value, other.parameters()[name], rtol=1e-5, atol=1e-7)
+    for name, value in by_output.parameters().items():
+        np.testing.assert_allclose(value, by_function.parameters()[name], rtol=1e-5, atol=1e-7)
 
 
 def test_an_output_without_a_loss_is_not_trained_and_has_no_target():
-    own = model()
-    before = own.parameters()
-    history = own.fit((X, LABELS), loss={"classes": lm.CrossEntropy()}, **HOW)
+    detector = model()
+    before = detector.parameters()
+    history = detector.fit((X, LABELS), loss={"classes": lm.CrossEntropy()}, **HOW)
     assert list(history) == ["loss", "classes_loss"]
-    after = own.parameters()
+    after = detector.parameters()
     np.testing.assert_array_equal(before["1.weight"], after["1.weight"])
     assert (before["2.weight"] != after["2.weight"]).any()
     again = model()
@@ -80,19 +80,19 @@ def test_an_output_without_a_loss_is_not_trained_and_has_no_target():
 
 
 def test_metrics_are_given_by_output_too():
-    own = model()
+    detector = model()
 
     def distance(prediction, target):
         return ops.sum(abs(prediction - target), 1)
 
-    history = own.fit(
+    history = detector.fit(
         DATA,
         loss=BOTH,
         metrics={"classes": [lm.Accuracy(), lm.AUROC(logits=True)], "boxes": distance},
         validation=DATA,
         **HOW,
     )
-    boxes, scores = own.predict(X)
+    boxes, scores = detector.predict(X)
     expected = {
         "validation_classes_accuracy": (scores.argmax(1) == LABELS).mean(),
         "validation_boxes_distance": np.abs(boxes - BOXES).sum(1).mean(),
@@ -103,15 +103,17 @@ def test_metrics_are_given_by_output_too():
 
 
 def test_weights_are_of_all_losses_or_of_each():
-    own = model()
-    boxes, scores = own.predict(X)
+    detector = model()
+    boxes, scores = detector.predict(X)
     first, second = generator.random(40), generator.random(40)
-    each = np.log(np.exp(scores).sum(1)) - scores[np.arange(40), LABELS]
+    nll = np.log(np.exp(scores).sum(1)) - scores[np.arange(40), LABELS]
     squares = ((boxes - BOXES) ** 2).mean(1)
-    for weights, (one, other) in ((first, (first, first)), ((first, second), (first, second))):
-        found = own.evaluate((*DATA, weights), BOTH, {"classes": lm.Accuracy()}, batch_size=16)
-        box, label = np.average(squares, weights=one), np.average(each, weights=other)
-        right = np.average(scores.argmax(1) == LABELS, weights=other)
+    metrics = {"classes": lm.Accuracy()}
+    for weights in (first, (first, second)):
+        of_box, of_label = weights if isinstance(weights, tuple) else (first, first)
+        values = detector.evaluate((*DATA, weights), BOTH, metrics, batch_size=16)
+        box, label = np.average(squares, weights=of_box), np.average(nll, weights=of_label)
+        right = np.average(scores.argmax(1) == LABELS, weights=of_label)
         np.testing.assert_allclose(
-            list(found.values()), [box + label, box, label, right], rtol=1e-5
+            list(values.values()), [box + label, box, label, right], rtol=1e-5
         )

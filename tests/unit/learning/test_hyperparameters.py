@@ -45,15 +45,15 @@ def public(module, base):
 
 def example(cls):
     """A record in which no number is 0 or 1, because these may decide the structure."""
-    given = dict(ARGUMENTS.get(cls.__name__, {}))
-    for one in dataclasses.fields(cls):
-        if one.name in given:
+    arguments = dict(ARGUMENTS.get(cls.__name__, {}))
+    for field in dataclasses.fields(cls):
+        if field.name in arguments:
             continue
-        if one.default is dataclasses.MISSING:
-            given[one.name] = NUMBERS[one.name]
-        elif is_number(one.default) and one.default in (0, 1):
-            given[one.name] = 3 if isinstance(one.default, int) else 0.25
-    return cls(**given)
+        if field.default is dataclasses.MISSING:
+            arguments[field.name] = NUMBERS[field.name]
+        elif is_number(field.default) and field.default in (0, 1):
+            arguments[field.name] = 3 if isinstance(field.default, int) else 0.25
+    return cls(**arguments)
 
 
 def is_number(value):
@@ -61,19 +61,19 @@ def is_number(value):
 
 
 def others(value):
-    """Other values of a field, of which one is valid; none if it has no numbers."""
+    """Other values of a field, at least one of them valid; none if it has no numbers."""
     if is_number(value):
         yield from (
             (value + 2, value + 3) if isinstance(value, int) else (value * 0.75, value * 1.25)
         )
     elif isinstance(value, tuple):
-        yield from zip(*(list(others(one)) for one in value), strict=True)
+        yield from zip(*(list(others(part)) for part in value), strict=True)
     elif isinstance(value, dict):
-        yield from (dict.fromkeys(value, new) for one in value.values() for new in others(one))
+        yield from (dict.fromkeys(value, new) for part in value.values() for new in others(part))
     elif dataclasses.is_dataclass(value):
-        for one in dataclasses.fields(value):
-            for new in others(getattr(value, one.name)):
-                yield dataclasses.replace(value, **{one.name: new})
+        for field in dataclasses.fields(value):
+            for new in others(getattr(value, field.name)):
+                yield dataclasses.replace(value, **{field.name: new})
 
 
 def changed(record, field):
@@ -95,10 +95,10 @@ def cases():
     ):
         for cls in public(module, base):
             record = example(cls)
-            for one in dataclasses.fields(cls):
-                has_numbers = next(others(getattr(record, one.name)), None) is not None
-                if has_numbers and (cls.__name__, one.name) not in STRUCTURE:
-                    yield pytest.param(record, one.name, id=f"{cls.__name__}-{one.name}")
+            for field in dataclasses.fields(cls):
+                has_numbers = next(others(getattr(record, field.name)), None) is not None
+                if has_numbers and (cls.__name__, field.name) not in STRUCTURE:
+                    yield pytest.param(record, field.name, id=f"{cls.__name__}-{field.name}")
 
 
 def step_of(record, dtype=float32):
@@ -225,16 +225,16 @@ def in_tensors(rate):
 @pytest.mark.parametrize("formula", [OwnRecord.formula, in_tensors])
 def test_a_rate_that_is_set_changes_the_numbers_that_follow_from_it(formula):
     x, y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
-    found = []
-    for given, later in ((0.25, 0.5), (0.5, None)):
+    parameters = []
+    for rate, later in ((0.25, 0.5), (0.5, None)):
         model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)), engine="interpreter", seed=0)
-        with model.training(lm.MSE(), OwnRecord(given, formula), 4) as training:
+        with model.training(lm.MSE(), OwnRecord(rate, formula), 4) as training:
             if later is not None:
                 training.rate = later
             training.step(x, y)
             assert training.rate == 0.5
-        found.append(model.parameters())
-    assert all((found[0][name] == found[1][name]).all() for name in found[0])
+        parameters.append(model.parameters())
+    assert all((parameters[0][name] == parameters[1][name]).all() for name in parameters[0])
 
 
 @dataclasses.dataclass(frozen=True)

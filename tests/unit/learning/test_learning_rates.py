@@ -139,9 +139,9 @@ def shown_by_fit(optimizer, data=(X, Y), **how):
         warnings.simplefilter("default")
         usual = {"epochs": 3, "batch_size": 4, "loss": lm.CrossEntropy()}
         model.fit(data, optimizer=optimizer, **(usual | how))  # here
-    assert all(one.category is LaminaWarning for one in shown)
-    assert {one.filename for one in shown} <= {__file__}
-    return [str(one.message) for one in shown]
+    assert all(warning.category is LaminaWarning for warning in shown)
+    assert {warning.filename for warning in shown} <= {__file__}
+    return [str(warning.message) for warning in shown]
 
 
 def test_a_schedule_that_ends_before_the_fit_is_named():

@@ -62,9 +62,9 @@ OF_NLL = f"{LOGS}. Write lm.CrossEntropy() for raw scores, or end in lm.LogSoftm
     (lm.KLDivergence, [lm.Linear(3), lm.Softmax()], "probabilities", OF_LOGS),
 )
 def test_a_prediction_of_a_wrong_kind_is_named_with_both_lines(loss, layers, kind, needs):
-    (one,) = shown_by(net(*layers), loss())
-    text = str(one.message)
-    assert one.category is LaminaWarning
+    (warning,) = shown_by(net(*layers), loss())
+    text = str(warning.message)
+    assert warning.category is LaminaWarning
     assert text.startswith(f"in {loss.__name__} (test_loss_warnings.py:")
     assert f"the prediction is {kind} of net/" in text
     assert text.endswith(f", and the loss takes {needs}")
@@ -74,8 +74,8 @@ def test_a_warning_names_the_output_of_a_loss():
     x = lm.Input(4)
     boxes, classes = lm.Linear(2)(x), lm.Softmax()(lm.Linear(3)(x))
     loss = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
-    (one,) = shown_by(lm.Network(x, {"boxes": boxes, "classes": classes}), loss)
-    text = str(one.message)
+    (warning,) = shown_by(lm.Network(x, {"boxes": boxes, "classes": classes}), loss)
+    text = str(warning.message)
     assert text.startswith("in CrossEntropy (test_loss_warnings.py:")
     assert "), for output 'classes': the prediction is probabilities of net/" in text
 
@@ -122,9 +122,9 @@ def test_a_subclass_of_a_loss_warns_as_the_loss():
     class OfUser(lm.CrossEntropy):
         pass
 
-    (one,) = shown_by(net(lm.Linear(3), lm.Softmax()), OfUser())
-    assert str(one.message).startswith("in OfUser (test_loss_warnings.py:")
-    assert str(one.message).endswith(f", and the loss takes {OUT}")
+    (warning,) = shown_by(net(lm.Linear(3), lm.Softmax()), OfUser())
+    assert str(warning.message).startswith("in OfUser (test_loss_warnings.py:")
+    assert str(warning.message).endswith(f", and the loss takes {OUT}")
 
 
 def of_labels(prediction, target):
@@ -177,9 +177,9 @@ def shown_by_metric(metric, layers, loss, targets):
 def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
     metric, layers, loss, targets, kind, advice
 ):
-    (one,) = shown_by_metric(metric, layers, loss, targets)
-    text = str(one.message)
-    assert one.category is LaminaWarning
+    (warning,) = shown_by_metric(metric, layers, loss, targets)
+    text = str(warning.message)
+    assert warning.category is LaminaWarning
     assert text.startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
     assert f"the prediction is {kind} of net/" in text
     assert ", and the metric takes " in text
@@ -189,15 +189,15 @@ def test_a_metric_of_a_prediction_of_a_wrong_kind_says_so(
 @pytest.mark.parametrize("loss", [lm.BCEWithLogits(), lm.SoftMargin()], ids=repr)
 def test_a_loss_of_raw_scores_says_what_any_layer_makes(loss):
     metric, targets = lm.BinaryAccuracy(), BITS if isinstance(loss, lm.BCEWithLogits) else SIGNS
-    (one,) = shown_by_metric(metric, [lm.BatchNorm()], loss, targets)
+    (warning,) = shown_by_metric(metric, [lm.BatchNorm()], loss, targets)
     name = type(loss).__name__
-    assert str(one.message).endswith(
+    assert str(warning.message).endswith(
         f"{name} takes raw scores, and the metric takes probabilities. Write threshold=0.0 for raw "
         "scores."
     )
     # The loss of these says that they are none; the metric is right.
-    (one,) = shown_by_metric(metric, [lm.Sigmoid()], lm.BCEWithLogits(), BITS)
-    assert str(one.message).startswith("in BCEWithLogits")
+    (warning,) = shown_by_metric(metric, [lm.Sigmoid()], lm.BCEWithLogits(), BITS)
+    assert str(warning.message).startswith("in BCEWithLogits")
 
 
 @pytest.mark.cases(
@@ -245,7 +245,7 @@ def test_a_warning_names_the_output_of_a_metric():
     metrics = {"boxes": lm.BinaryAccuracy(), "bits": lm.BinaryAccuracy()}
     with pytest.warns(LaminaWarning) as shown:
         model.evaluate((X, (BITS, BITS)), loss, metrics)
-    (text,) = [str(one.message) for one in shown]
+    (text,) = [str(warning.message) for warning in shown]
     assert text.startswith("in BinaryAccuracy (test_loss_warnings.py:")
     assert "), for output 'bits': the prediction is raw scores of net/" in text
 
@@ -274,10 +274,10 @@ def test_the_warning_is_at_the_line_of_the_call(use):
     made = lm.BinaryAccuracy() if "metrics" in use else lm.BCE()
     shown = warned(lambda: USES[use](made))
     # Building kernels for OpenCL changes the filters, so that Python shows a text again.
-    texts = {str(one.message).partition(":")[0] for one in shown}
+    texts = {str(warning.message).partition(":")[0] for warning in shown}
     assert texts == {f"in {type(made).__name__} (test_loss_warnings.py"}
     assert use == "verify" or len(shown) == 1
-    assert {one.filename for one in shown} == {__file__}
+    assert {warning.filename for warning in shown} == {__file__}
     assert f'"{use}": lambda' in linecache.getline(__file__, shown[0].lineno)
 
 
@@ -289,12 +289,12 @@ SOME = np.array([0, -1, 2, -1, 1, 0])
     *(lm.Accuracy(), lm.TopK(2), lm.F1(), lm.Perplexity(), lm.MeanIoU()),
     *(lm.AUROC(logits=True), lm.AveragePrecision(logits=True)),
     lm.CalibrationError(logits=True),
-    ids=lambda one: one.name,
+    ids=lambda metric: metric.name,
 )
 def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric):
-    (one,) = shown_by_metric(metric, [], lm.CrossEntropy(ignore_index=-1), SOME)
-    assert str(one.message).startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
-    assert str(one.message).endswith(
+    (warning,) = shown_by_metric(metric, [], lm.CrossEntropy(ignore_index=-1), SOME)
+    assert str(warning.message).startswith(f"in {type(metric).__name__} (test_loss_warnings.py:")
+    assert str(warning.message).endswith(
         "CrossEntropy ignores targets of -1, and the metric counts them. Write ignore_index=-1."
     )
     same = replace(metric, ignore_index=-1)
@@ -302,9 +302,9 @@ def test_a_metric_that_counts_what_the_loss_ignores_says_so(metric):
 
 
 def test_the_softmax_of_one_number_is_no_probability():
-    (one,) = shown_by(net(lm.Linear(1), lm.Softmax()), lm.BCE())
-    assert str(one.message).endswith(
+    (warning,) = shown_by(net(lm.Linear(1), lm.Softmax()), lm.BCE())
+    assert str(warning.message).endswith(
         "the prediction is the softmax of a single number: 1. End in lm.Sigmoid()."
     )
-    (one,) = shown_by(net(lm.Linear(1), lm.LogSoftmax()), lm.KLDivergence())
-    assert str(one.message).endswith("softmax of a single number. Give each class a score.")
+    (warning,) = shown_by(net(lm.Linear(1), lm.LogSoftmax()), lm.KLDivergence())
+    assert str(warning.message).endswith("softmax of a single number. Give each class a score.")

@@ -49,17 +49,17 @@ def test_the_evidence_lower_bound_is_cross_entropy_and_divergence():
     divergence = 0.5 * (mean**2 + variance - 1 - np.log(variance)).sum(1).mean()
     for factor in (1.0, 0.0, 4.0):
         loss = losses.EvidenceLowerBound(divergence=factor)
-        found, _ = run(loss, [SCORES[:3], mean, OTHERS[:3, 2:]], BITS)
-        np.testing.assert_allclose(found, missed + factor * divergence, rtol=1e-12)
+        value, _ = run(loss, [SCORES[:3], mean, OTHERS[:3, 2:]], BITS)
+        np.testing.assert_allclose(value, missed + factor * divergence, rtol=1e-12)
 
 
 def test_the_divergence_of_nearly_a_standard_normal_is_not_lost_in_rounding():
     log_variance = np.array([[-1e-3], [1e-3], [1e-4]], np.float32)
     zero = np.zeros((1, 1), np.float32)
     loss, logits = losses.EvidenceLowerBound(), zero - np.float32(np.inf)
-    found = [run(loss, [logits, zero, row[None]], zero)[0] for row in log_variance]
+    values = [run(loss, [logits, zero, row[None]], zero)[0] for row in log_variance]
     exact = np.expm1(log_variance.astype("float64")) - log_variance
-    np.testing.assert_allclose(found, exact[:, 0] / 2, rtol=0.01)
+    np.testing.assert_allclose(values, exact[:, 0] / 2, rtol=0.01)
 
 
 def test_binary_cross_entropy_limits_its_logarithms():
@@ -78,10 +78,10 @@ def test_kullback_leibler_of_a_vector_per_batch():
 
 
 def test_integer_targets_are_converted():
-    whole = np.array([[0, 1, 1, 0]] * 6, np.uint8)
+    bits = np.array([[0, 1, 1, 0]] * 6, np.uint8)
     for loss in (losses.MSE(), losses.BCEWithLogits()):
-        expected, _ = run(loss, SCORES, whole.astype(float))
-        np.testing.assert_array_equal(run(loss, SCORES, whole)[0], expected)
+        expected, _ = run(loss, SCORES, bits.astype(float))
+        np.testing.assert_array_equal(run(loss, SCORES, bits)[0], expected)
     labels, _ = run(losses.CrossEntropy(), SCORES, LABELS.astype(np.uint8))
     np.testing.assert_array_equal(labels, run(losses.CrossEntropy(), SCORES, LABELS)[0])
 
@@ -117,9 +117,9 @@ def test_without_a_reduction_there_is_a_loss_for_each_element():
         (losses.MSE, OTHERS, (6, 4)),
         (losses.Dice, SHARES, (6, 4)),
     ):
-        found, _ = run(loss(reduction="none"), SCORES, target)
-        assert found.shape == shape
-        np.testing.assert_allclose(found.mean(), run(loss(), SCORES, target)[0], rtol=1e-12)
+        values, _ = run(loss(reduction="none"), SCORES, target)
+        assert values.shape == shape
+        np.testing.assert_allclose(values.mean(), run(loss(), SCORES, target)[0], rtol=1e-12)
 
 
 def test_losses_that_pytorch_lacks_have_the_values_of_their_formulas():
@@ -148,7 +148,7 @@ def test_losses_have_the_limits_of_their_formulas(name, dtype):
     loss, predictions, target, expected, slope = LIMITS[name]
     if target is not None and target.dtype.kind == "f":
         target = target.astype(dtype)
-    value, gradient = run(loss, [one.astype(dtype) for one in predictions], target)
+    value, gradient = run(loss, [prediction.astype(dtype) for prediction in predictions], target)
     precision = 3e-7 if dtype == "float32" else 1e-12
     np.testing.assert_allclose(value, expected, rtol=precision)
     np.testing.assert_allclose(gradient, slope, rtol=precision, atol=1e-20)
@@ -194,13 +194,13 @@ def test_ctc_adds_up_all_alignments():
     # 1/3 each time: a-a., a-.a and the like.
     shares = np.log(np.full((1, 4, 3), 1 / 3))
     labels = np.array([[1, 1, -1]])
-    found = ctc_losses(shares, labels, reduction="sum")
+    total = ctc_losses(shares, labels, reduction="sum")
     letters = np.array(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T
     count = 0
     for word in letters:
-        merged = [one for n, one in enumerate(word) if n == 0 or one != word[n - 1]]
-        count += [one for one in merged if one] == [1, 1]
-    np.testing.assert_allclose(found, -np.log(count / 3**4), rtol=1e-12)
+        merged = [letter for n, letter in enumerate(word) if n == 0 or letter != word[n - 1]]
+        count += [letter for letter in merged if letter] == [1, 1]
+    np.testing.assert_allclose(total, -np.log(count / 3**4), rtol=1e-12)
 
 
 def test_an_infinite_loss_of_ctc_is_explained():
@@ -217,7 +217,7 @@ def test_an_infinite_loss_of_ctc_is_explained():
 
 
 @pytest.mark.cases(
-    ("lengths", "problem", "expected", "found"),
+    ("lengths", "problem", "expected", "actual"),
     (([8, 7], [1, 2]), "input lengths out of range", "0..7", "8 at example 0"),
     (([7, -1], [1, 2]), "input lengths out of range", "0..7", "-1 at example 1"),
     (([7, 7], [1, 4]), "target lengths out of range", "0..3", "4 at example 1"),
@@ -226,35 +226,35 @@ def test_an_infinite_loss_of_ctc_is_explained():
 )
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_ctc_refuses_lengths_that_the_arrays_do_not_have(
-    lengths, problem, expected, found, zero_infinity
+    lengths, problem, expected, actual, zero_infinity
 ):
     loss = lamina.CTC(zero_infinity=zero_infinity)
     model = lamina.Model(lamina.Sequential(lm.Input(7, 4), lm.LogSoftmax()))
     x, labels = np.zeros((2, 7, 4), "float32"), np.array([[1, 2, -1], [3, 1, -1]])
-    target = (labels, *(np.array(one) for one in lengths))
+    target = (labels, *(np.array(counts) for counts in lengths))
     text = error_text(DataError, lambda: model.evaluate((x, target), loss=loss))
     assert f"{problem}\n" in text
     assert f"expected  {expected}" in text
-    assert f"found     {found}" in text
+    assert f"found     {actual}" in text
     # Without a check of data, as in a compiled function, such an example has no loss.
     inputs = [lm.Input(7, 4), *(lm.Input(*shape, dtype="int64") for shape in ((3,), (), ()))]
     each = lamina.CTC(zero_infinity=zero_infinity, reduction="none")
     value = each(inputs[0], tuple(inputs[1:]))
     (result,) = lamina.compile(inputs, value, engine="interpreter")(x, *target)
-    wrong = int(found[-1])
+    wrong = int(actual[-1])
     assert np.isnan(result[wrong])
     assert not np.isnan(result[1 - wrong])
 
 
 def test_dice_takes_class_numbers():
-    """They are those of one-hot targets."""
+    """The loss is the same as with one-hot targets."""
     labels = np.random.default_rng(0).integers(0, 3, (8, 4, 4))
     layers = lm.Conv2d(3, 3, padding="same"), lm.Softmax(axis=1)
     model = lamina.Model(lamina.Sequential(lm.Input(1, 4, 4), *layers), seed=0)
     one_hot = np.moveaxis(np.eye(3, dtype="float32")[labels], -1, 1)
     data = [(normal(8, 1, 4, 4), y) for y in (labels, one_hot)]
-    found, expected = (model.evaluate(one, losses.Dice())["loss"] for one in data)
-    assert found == pytest.approx(expected, rel=1e-6)
+    value, expected = (model.evaluate(pair, losses.Dice())["loss"] for pair in data)
+    assert value == pytest.approx(expected, rel=1e-6)
 
 
 THIRDS = np.full((6, 3), 1 / 3, "float32")

@@ -60,8 +60,8 @@ def _cross_entropies():
             for x, y in ((X, LABELS), (X, SHARES), (IMAGES, PIXELS), (IMAGES, SOFT_IMAGES)):
                 cases.append((loss, [x], y, "cross_entropy", how))
             for x, y, ignored in ((X, IGNORED, -1), (IMAGES, SOME_PIXELS, -7), (X, LABELS, 1)):
-                own, more = replace(loss, ignore_index=ignored), {"ignore_index": ignored}
-                cases.append((own, [x], y, "cross_entropy", how | more))
+                ignoring, more = replace(loss, ignore_index=ignored), {"ignore_index": ignored}
+                cases.append((ignoring, [x], y, "cross_entropy", how | more))
     return cases
 
 
@@ -195,17 +195,17 @@ CASES = [
 def found_by(loss, predictions, target=None, weights=None):
     """The loss of a batch, or of each element, and its gradients."""
     feeds = {f"x{n}": array for n, array in enumerate(predictions)}
-    feeds |= {name: one for name, one in (("y", target), ("w", weights)) if one is not None}
+    feeds |= {name: array for name, array in (("y", target), ("w", weights)) if array is not None}
     leaves = {
         name: leaf(name, "input", (BATCH, *array.shape[1:]), as_dtype(array.dtype))
         for name, array in feeds.items()
     }
     x = [leaves[f"x{n}"] for n in range(len(predictions))]
-    given = [] if weights is None else [leaves["w"]]
-    value = loss(x if len(x) > 1 else x[0], leaves.get("y"), *given)
+    weighting = [] if weights is None else [leaves["w"]]
+    value = loss(x if len(x) > 1 else x[0], leaves.get("y"), *weighting)
     assert value.dtype == x[0].dtype
     slopes = gradients(ops.sum(value), x)
-    outputs = (("value", value), *((f"slope{n}", one) for n, one in enumerate(slopes)))
+    outputs = (("value", value), *((f"slope{n}", slope) for n, slope in enumerate(slopes)))
     graph = bind_batch(Graph(tuple(leaves.values()), outputs), len(predictions[0]))
     return evaluate(graph, feeds)[0]
 
@@ -214,14 +214,14 @@ def pytorchs(case, reduction):
     """PyTorch's loss as a function of predictions and target."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     _, _, _, function, options = case
-    given = {
-        name: torch.tensor(one, dtype=torch.float64) if isinstance(one, tuple) else one
-        for name, one in options.items()
+    arguments = {
+        name: torch.tensor(option, dtype=torch.float64) if isinstance(option, tuple) else option
+        for name, option in options.items()
     }
     if not isinstance(function, str):
-        return lambda *tensors: function(torch, *tensors, reduction=reduction, **given)
+        return lambda *tensors: function(torch, *tensors, reduction=reduction, **arguments)
     made = getattr(torch.nn.functional, function)
-    return lambda *tensors: made(*tensors, reduction=reduction, **given)
+    return lambda *tensors: made(*tensors, reduction=reduction, **arguments)
 
 
 def expected_of(case, reduction):
@@ -232,8 +232,8 @@ def expected_of(case, reduction):
     y = [] if target is None else [torch.tensor(target.copy())]
     value = pytorchs(case, reduction)(*x, *y)
     slopes = torch.autograd.grad(value.sum(), x)
-    found = {"value": value.detach().numpy()}
-    return found | {f"slope{n}": one.numpy() for n, one in enumerate(slopes)}
+    values = {"value": value.detach().numpy()}
+    return values | {f"slope{n}": slope.numpy() for n, slope in enumerate(slopes)}
 
 
 def ids(case):
@@ -260,8 +260,8 @@ def test_losses_have_the_recorded_values_and_gradients():
     for case in CASES:
         loss, predictions, target, *_ = case
         expected = rows[type(loss).__name__].pop(0)
-        found = figures(found_by(replace(loss, reduction="mean"), predictions, target))
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12, err_msg=ids(case))
+        values = figures(found_by(replace(loss, reduction="mean"), predictions, target))
+        np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-12, err_msg=ids(case))
     assert not any(rows.values())
 
 
@@ -299,9 +299,9 @@ def test_ctc_agrees_with_pytorch(reduction, lengths, torch):
     for target in ((labels, inputs), (labels, inputs, targets)):
         value = loss(ops.log_softmax(scores), target)
         (slope,) = lm.gradients(ops.sum(value), [scores])
-        found = lm.compile([scores, *target], [value, slope], engine="interpreter")
+        compiled = lm.compile([scores, *target], [value, slope], engine="interpreter")
         arrays = (SEQUENCES, np.array(lengths), TARGET_LENGTHS)[: len(target)]
-        results = found(TIMES, *arrays)
+        results = compiled(TIMES, *arrays)
         np.testing.assert_allclose(results[0], expected.detach(), rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(results[1], slopes, rtol=1e-9, atol=1e-14)
 
@@ -322,8 +322,8 @@ def test_ctc_without_zero_infinity_agrees_with_pytorch(labels, count, blank, red
     scores, y = lm.Input(7, 4, dtype="float64"), lm.Input(3, dtype="int64")
     lengths = lm.Input(dtype="int64")
     value = lm.CTC(blank=blank, reduction=reduction)(ops.log_softmax(scores), (y, lengths))
-    found = lm.compile([scores, y, lengths], value, engine="interpreter")
-    (result,) = found(TIMES, labels, np.full(5, count))
+    compiled = lm.compile([scores, y, lengths], value, engine="interpreter")
+    (result,) = compiled(TIMES, labels, np.full(5, count))
     assert np.isinf(result).any() == (count == 4)
     np.testing.assert_allclose(result, expected.numpy(), rtol=1e-12)
 
@@ -332,14 +332,14 @@ def test_weighted_means_divide_by_the_weights_of_examples_and_classes(torch):
     weights, w = generator.random(6), torch.tensor(WEIGHTS, dtype=torch.float64)
     x = torch.tensor(X, requires_grad=True)
     each = torch.nn.functional.cross_entropy(x, torch.tensor(LABELS), weight=w, reduction="none")
-    own = torch.tensor(weights)
-    expected = (each * own).sum() / (w[torch.tensor(LABELS)] * own).sum()
+    of_examples = torch.tensor(weights)
+    expected = (each * of_examples).sum() / (w[torch.tensor(LABELS)] * of_examples).sum()
     expected.backward()
     scores, labels = lm.Input(4, dtype="float64"), lm.Input(dtype="int64")
-    given = lm.Input(dtype="float64")
-    value = lm.CrossEntropy(class_weights=WEIGHTS)(scores, labels, given)
+    weighting = lm.Input(dtype="float64")
+    value = lm.CrossEntropy(class_weights=WEIGHTS)(scores, labels, weighting)
     (slope,) = lm.gradients(value, [scores])
-    found = lm.compile([scores, labels, given], [value, slope], engine="interpreter")
-    results = found(X, LABELS, weights)
+    compiled = lm.compile([scores, labels, weighting], [value, slope], engine="interpreter")
+    results = compiled(X, LABELS, weights)
     np.testing.assert_allclose(results[0], expected.item(), rtol=1e-12)
     np.testing.assert_allclose(results[1], x.grad.numpy(), rtol=1e-9, atol=1e-14)

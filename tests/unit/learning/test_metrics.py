@@ -107,8 +107,8 @@ VALUES = [
 
 def test_metrics_have_the_values_of_their_formulas():
     for metric, prediction, target, expected in VALUES:
-        found = measured(metric, prediction, target)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, err_msg=repr(metric))
+        result = measured(metric, prediction, target)
+        np.testing.assert_allclose(result, expected, rtol=1e-10, err_msg=repr(metric))
     assert metrics.TopK(2).name == "top_2"
     assert measured(metrics.ConfusionMatrix(), SCORES, LABELS).dtype == np.int64
     assert isinstance(measured(metrics.Accuracy(), SCORES, LABELS.astype(np.uint8)), float)
@@ -123,8 +123,8 @@ def test_r2_does_not_depend_on_the_mean_of_the_targets(mean, dtype):
     residual = ((x.astype("float64") - y) ** 2).sum(0)
     expected = 1 - residual / ((y - y.mean(0, dtype="float64")) ** 2).sum(0)
     model = Model(Sequential(lm.Input(2), lm.LeakyReLU(slope=1.0)), dtype=dtype)
-    found = model.evaluate((x, y), losses.MSE(), [metrics.R2()])["r2"]
-    assert found == pytest.approx(expected.mean(), rel=1e-5)
+    result = model.evaluate((x, y), losses.MSE(), [metrics.R2()])["r2"]
+    assert result == pytest.approx(expected.mean(), rel=1e-5)
 
 
 SHARES = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
@@ -178,8 +178,8 @@ SCIKIT_LEARN = [
 def test_metrics_agree_with_scikit_learn(weighted):
     theirs = pytest.importorskip("sklearn.metrics")
     weights = WEIGHTS if weighted else None
-    for metric, prediction, target, score, *given, how in SCIKIT_LEARN:
-        expected = getattr(theirs, score)(*given, **how, sample_weight=weights)
+    for metric, prediction, target, score, *arguments, how in SCIKIT_LEARN:
+        expected = getattr(theirs, score)(*arguments, **how, sample_weight=weights)
         expected = np.exp(expected) if score == "log_loss" else expected
         value = measured(metric, prediction, target, weights)
         np.testing.assert_allclose(value, expected, rtol=2e-5, err_msg=repr(metric))
@@ -204,13 +204,13 @@ def test_the_calibration_error_is_the_mean_difference_over_bins():
     ):
         metric = metrics.CalibrationError(bins=2, norm=norm)
         np.testing.assert_allclose(measured(metric, confidence, right), expected, rtol=1e-12)
-    own = SHARES.max(1)
-    whole = abs(own.mean() - (SHARES.argmax(1) == LABELS).mean())
+    confidences = SHARES.max(1)
+    gap = abs(confidences.mean() - (SHARES.argmax(1) == LABELS).mean())
     for metric, scores in (
         (metrics.CalibrationError(bins=1), SHARES),
         (metrics.CalibrationError(bins=1, logits=True), SCORES),
     ):
-        np.testing.assert_allclose(measured(metric, scores, LABELS), whole, rtol=1e-4)
+        np.testing.assert_allclose(measured(metric, scores, LABELS), gap, rtol=1e-4)
 
 
 def test_pearson_correlation_is_that_of_numpy():
@@ -239,9 +239,9 @@ def test_a_users_metric_has_the_name_of_its_class():
             return float(sums["sum"])
 
     model = Model(Sequential(lm.Input(3), lm.Linear(4)), engine="interpreter")
-    own = [OfUser(), OwnFormula()]
-    found = model.evaluate((normal(5, 3), np.arange(5) % 4), losses.CrossEntropy(), own)
-    assert list(found) == ["loss", "f1", "own_formula"]
+    custom = [OfUser(), OwnFormula()]
+    results = model.evaluate((normal(5, 3), np.arange(5) % 4), losses.CrossEntropy(), custom)
+    assert list(results) == ["loss", "f1", "own_formula"]
 
 
 def test_functions_and_losses_are_metrics():
@@ -255,9 +255,9 @@ def test_functions_and_losses_are_metrics():
     model = lamina.Model(net, engine="interpreter")
     x, y = generator.normal(size=(2, 50, 3)).astype(np.float32)
     y = y[:, :2]
-    own = lamina.FunctionMetric(lambda p, t: abs(p - t), name="own")
-    several = [largest, bias, own, lamina.MAPE(), lamina.MAE(reduction="sum")]
-    found = model.evaluate((x, y), lamina.MSE(), several, batch_size=16)
+    distance = lamina.FunctionMetric(lambda p, t: abs(p - t), name="own")
+    several = [largest, bias, distance, lamina.MAPE(), lamina.MAE(reduction="sum")]
+    results = model.evaluate((x, y), lamina.MSE(), several, batch_size=16)
     difference = model.predict(x) - y
     expected = {
         "largest": abs(difference).max(1).mean(),
@@ -266,14 +266,14 @@ def test_functions_and_losses_are_metrics():
         "mape": 100 * (abs(difference) / abs(y)).mean(),
         "mae": abs(difference).sum(),
     }
-    assert list(found) == ["loss", *expected]
+    assert list(results) == ["loss", *expected]
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
+        np.testing.assert_allclose(results[name], value, rtol=1e-4, err_msg=name)
     weights = generator.random(50)
-    found = model.evaluate((x, y, weights), lamina.MSE(), [largest, lamina.MSE()], batch_size=16)
+    results = model.evaluate((x, y, weights), lamina.MSE(), [largest, lamina.MSE()], batch_size=16)
     largest_errors = np.average(abs(difference).max(1), weights=weights)
-    np.testing.assert_allclose(found["largest"], largest_errors, rtol=1e-5)
-    np.testing.assert_allclose(found["mse"], found["loss"], rtol=1e-6)
+    np.testing.assert_allclose(results["largest"], largest_errors, rtol=1e-5)
+    np.testing.assert_allclose(results["mse"], results["loss"], rtol=1e-6)
 
 
 LABEL_SCORES = np.random.default_rng(8).normal(size=(60, 3)).astype(np.float32)
@@ -284,11 +284,11 @@ MULTI_HOT = (np.random.default_rng(9).random((60, 3)) < [0.2, 0.5, 0.7]).astype(
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", "none"])
 def test_several_labels_count_on_their_own(average, weighted):
     weights = WEIGHTS if weighted else np.ones(60)
-    found, wanted = LABEL_SCORES > 0, MULTI_HOT > 0
-    counts = [(weights @ one).astype(float) for one in (found & wanted, found, wanted)]
+    guesses, truths = LABEL_SCORES > 0, MULTI_HOT > 0
+    counts = [(weights @ mask).astype(float) for mask in (guesses & truths, guesses, truths)]
     shares = counts[2] / counts[2].sum() if average == "weighted" else np.full(3, 1 / 3)
     if average == "micro":
-        counts, shares = [one.sum(keepdims=True) for one in counts], np.ones(1)
+        counts, shares = [sums.sum(keepdims=True) for sums in counts], np.ones(1)
     hits, predicted, actual = counts
     precision, recall = hits / predicted, hits / actual
     for make, each in (
@@ -331,9 +331,9 @@ def test_averages_over_classes_and_labels_that_do_not_occur():
 def test_several_labels_are_no_class(metric, advice, by_output):
     net = Sequential(lm.Input(3), lm.Identity())
     model = Model(net, engine="interpreter")
-    given = {"output0": metric} if by_output else [metric]
+    choice = {"output0": metric} if by_output else [metric]
     loss = losses.BCEWithLogits()
-    how = {"loss": [loss] if by_output else loss, "metrics": given}
+    how = {"loss": [loss] if by_output else loss, "metrics": choice}
     text = error_text(DataError, lambda: model.evaluate((LABEL_SCORES, MULTI_HOT), **how))
     first = int(np.argmax(MULTI_HOT.sum(1) > 1))
     assert text.splitlines() == [
@@ -345,12 +345,12 @@ def test_several_labels_are_no_class(metric, advice, by_output):
     # Of at most one label an example of none does not count.
     some = MULTI_HOT * (MULTI_HOT.sum(1, keepdims=True) < 2)
     kept = some.any(1)
-    found = model.evaluate((LABEL_SCORES, some), **how)
+    results = model.evaluate((LABEL_SCORES, some), **how)
     expected = model.evaluate(
         (LABEL_SCORES[kept], some[kept].argmax(1)), losses.CrossEntropy(), [metric]
     )
     (name,) = expected.keys() - {"loss"}
-    np.testing.assert_allclose(found["output0_" * by_output + name], expected[name], rtol=1e-6)
+    np.testing.assert_allclose(results["output0_" * by_output + name], expected[name], rtol=1e-6)
 
 
 def test_scores_as_targets_are_compared_by_a_function():
@@ -360,9 +360,9 @@ def test_scores_as_targets_are_compared_by_a_function():
     text = error_text(DataError, lambda: model.evaluate(data, loss, [metrics.Accuracy()]))
     assert "Scores are compared by a function: lm.FunctionMetric(lambda y, t: lm.ops.mean(" in text
     advised = eval(text.partition("function: ")[2].rstrip("."), {"lm": lamina})
-    found = model.evaluate(data, loss, [advised])
+    results = model.evaluate(data, loss, [advised])
     same = LABEL_SCORES.argmax(1) == LABEL_SCORES[::-1].argmax(1)
-    assert found["agreement"] == pytest.approx(same.mean())
+    assert results["agreement"] == pytest.approx(same.mean())
 
 
 def test_shares_of_one_label_are_compared_with_the_threshold():
@@ -370,8 +370,8 @@ def test_shares_of_one_label_are_compared_with_the_threshold():
     shares = np.where(COIN > 0, 0.7, 0.2).astype("float32")[:, None]
     x, metric = GUESSES[:, None].astype("float32"), metrics.MeanIoU()
     model = Model(net, engine="interpreter")
-    found = [model.evaluate((x, y), losses.MSE(), [metric]) for y in (shares, shares.round())]
-    assert found[0]["mean_iou"] == found[1]["mean_iou"]
+    results = [model.evaluate((x, y), losses.MSE(), [metric]) for y in (shares, shares.round())]
+    assert results[0]["mean_iou"] == results[1]["mean_iou"]
 
 
 CLASSES = np.random.default_rng(10).integers(0, 3, 60)
@@ -413,9 +413,9 @@ EVERY += [
 ]
 
 
-@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
+@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda argument: repr(argument)[:60])
 def test_nan_among_what_counts_gives_nan(metric, arrays):
-    scores, targets = (one.copy() for one in arrays)
+    scores, targets = (array.copy() for array in arrays)
     of_examples = [np.full(scores.shape[1:], np.nan), *([np.nan] if scores.ndim > 1 else [])]
     for value in of_examples:
         wrong = scores.copy()
@@ -427,9 +427,9 @@ def test_nan_among_what_counts_gives_nan(metric, arrays):
         # An example of weight 0 does not count.
         weights = np.ones(60)
         weights[4] = 0
-        found = measured(metric, wrong, targets, weights)
-        expected = measured(metric, *(np.delete(one, 4, 0) for one in (scores, targets)))
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        weighted = measured(metric, wrong, targets, weights)
+        expected = measured(metric, *(np.delete(array, 4, 0) for array in (scores, targets)))
+        np.testing.assert_allclose(weighted, expected, rtol=1e-5)
     if targets.dtype.kind == "f":
         targets[4] = np.nan
         assert np.isnan(measured(metric, scores, targets)).all()
@@ -448,16 +448,16 @@ OF_INDICES = [
 ]
 
 
-@pytest.mark.parametrize("metric", OF_INDICES, ids=lambda one: repr(one)[:60])
+@pytest.mark.parametrize("metric", OF_INDICES, ids=lambda metric: repr(metric)[:60])
 def test_targets_of_the_ignored_class_do_not_count(metric):
     images, pixels = generator.normal(size=(8, 3, 4, 2)), generator.integers(0, 3, (8, 4, 2))
     for scores, labels in (OF_CLASSES, (images, pixels)):
         rows = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1])
         kept = labels.ravel() != 2
         ignored = np.where(labels == 2, -1, labels)
-        found = measured(replace(metric, ignore_index=-1), scores, ignored)
+        result = measured(replace(metric, ignore_index=-1), scores, ignored)
         expected = measured(metric, rows[kept], labels.ravel()[kept])
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
@@ -471,10 +471,10 @@ def test_means_over_nothing_are_nan(metric, arrays):
 def test_equal_infinite_scores_are_one_threshold():
     for infinite in (np.inf, -np.inf):
         scores = np.full(60, infinite)
-        for wanted in (COIN, COIN[::-1], np.sort(COIN)):
-            assert measured(metrics.AUROC(), scores, wanted) == 0.5
-            found = measured(metrics.AveragePrecision(), scores, wanted)
-            np.testing.assert_allclose(found, COIN.mean(), rtol=1e-12)
+        for targets in (COIN, COIN[::-1], np.sort(COIN)):
+            assert measured(metrics.AUROC(), scores, targets) == 0.5
+            precision = measured(metrics.AveragePrecision(), scores, targets)
+            np.testing.assert_allclose(precision, COIN.mean(), rtol=1e-12)
     scores = np.where(COIN > 0, np.inf, -np.inf)
     assert measured(metrics.AUROC(), scores, COIN) == 1.0
 

@@ -60,8 +60,8 @@ def test_lion_is_its_formula():
         w = w - 0.1 * (update + 0.3 * w)
         m = 0.95 * m + (1 - 0.95) * gradient
         expected.append(w)
-    found = train(optimizers.Lion(0.1, beta1=0.8, beta2=0.95, weight_decay=0.3))
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    weights = train(optimizers.Lion(0.1, beta1=0.8, beta2=0.95, weight_decay=0.3))
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
 def lamb_steps(start, gradients, weight_decay):
@@ -89,10 +89,10 @@ def test_lamb_is_its_formula(weight_decay):
 def test_lamb_updates_zero_parameters_and_does_nothing_without_a_gradient():
     nothing = np.zeros((3, 4))
     gradients = [nothing, *GRADIENTS[:2]]
-    found = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95), gradients, start=nothing)
-    np.testing.assert_allclose(found, lamb_steps(nothing, gradients, 0.01), rtol=1e-11)
-    np.testing.assert_array_equal(found[0], nothing)
-    assert (found[1] != 0).all()
+    weights = train(optimizers.LAMB(0.1, beta1=0.8, beta2=0.95), gradients, start=nothing)
+    np.testing.assert_allclose(weights, lamb_steps(nothing, gradients, 0.01), rtol=1e-11)
+    np.testing.assert_array_equal(weights[0], nothing)
+    assert (weights[1] != 0).all()
 
 
 OF_PYTORCH = [
@@ -129,19 +129,19 @@ PAIRS = {"betas": "beta1 beta2", "etas": "decrease increase", "step_sizes": "sho
 def in_pytorch(optimizer):
     """PyTorch's name of the class, and its options, without those that have their default."""
     name = type(optimizer).__name__.replace("RMSProp", "RMSprop")
-    own = {
-        one.name: getattr(optimizer, one.name)
-        for one in dataclasses.fields(optimizer)
-        if one.init and getattr(optimizer, one.name) != one.default
+    changed = {
+        field.name: getattr(optimizer, field.name)
+        for field in dataclasses.fields(optimizer)
+        if field.init and getattr(optimizer, field.name) != field.default
     }
-    own = {option: value for option, value in own.items() if not option.startswith("_")}
+    changed = {option: value for option, value in changed.items() if not option.startswith("_")}
     options = {}
     for theirs, ours in PAIRS.items():
-        if [own.pop(one) for one in ours.split() if one in own]:
-            options[theirs] = tuple(getattr(optimizer, one) for one in ours.split())
+        if [changed.pop(option) for option in ours.split() if option in changed]:
+            options[theirs] = tuple(getattr(optimizer, option) for option in ours.split())
     decay = {"RMSprop": "alpha", "Adadelta": "rho"}.get(name, "decay")
     renamed = {**RENAMED, "decay": decay}
-    return name, options | {renamed.get(one, one): value for one, value in own.items()}
+    return name, options | {renamed.get(option, option): value for option, value in changed.items()}
 
 
 @pytest.mark.parametrize("optimizer", OF_PYTORCH, ids=repr)
@@ -157,12 +157,12 @@ def test_optimizer_agrees_with_pytorch(optimizer, dtype, torch):
     usual = torch.get_default_dtype()
     torch.set_default_dtype(w.dtype)
     try:
-        for gradient, found in zip(gradients, mine, strict=True):
+        for gradient, weights in zip(gradients, mine, strict=True):
             w.grad = torch.tensor(gradient.astype(dtype.numpy))
             theirs.step()
             tolerance = 1e-12 if dtype == float64 else 2e-6
-            assert found.dtype == dtype.numpy
-            np.testing.assert_allclose(found, w.detach().numpy(), rtol=tolerance, atol=tolerance)
+            assert weights.dtype == dtype.numpy
+            np.testing.assert_allclose(weights, w.detach().numpy(), rtol=tolerance, atol=tolerance)
     finally:
         torch.set_default_dtype(usual)
 
@@ -183,9 +183,9 @@ def test_rate_may_be_a_function_of_the_training_step(dtype):
         lambda step: 0.1 * 0.5 ** (step // 2),
     ):
         w = START
-        for number, found in enumerate(train(optimizers.SGD(rate), dtype=dtype)):
+        for number, weights in enumerate(train(optimizers.SGD(rate), dtype=dtype)):
             w = w - 0.1 * 0.5 ** (number // 2) * GRADIENTS[number]
-            np.testing.assert_allclose(found, w, rtol=1e-5 if dtype == float32 else 1e-12)
+            np.testing.assert_allclose(weights, w, rtol=1e-5 if dtype == float32 else 1e-12)
 
 
 @pytest.mark.cases(
@@ -254,7 +254,7 @@ def test_states_of_lbfgs_are_vectors_of_the_parameters_that_a_pattern_leaves_to_
     chosen = lm.ByPath({"1.*": first, "3.weight": second}, default=lm.SGD(0.1, momentum=0.9))
     training = joined_training(chosen, frozen=["1.bias"])
     training.step(X, Y)
-    assert {name: one.shape for name, one in training.state().items() if one.ndim} == {
+    assert {name: slot.shape for name, slot in training.state().items() if slot.ndim} == {
         **{f"joined/{name}": (12,) for name in first.slots()},
         **{f"joined1/{name}": (8,) for name in second.slots()},
         "3.bias/momentum": (2,),
@@ -291,11 +291,11 @@ def call_of(cls):
 def test_the_page_of_optimizers_shows_every_option(module, bases):
     rows = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines()}
     public = [getattr(module, name) for name in dir(module) if name not in bases]
-    classes = [one for one in public if isinstance(one, type) and not one.__name__.startswith("_")]
-    own = [cls for cls in classes if cls.__module__.startswith(module.__name__)]
-    wanted = {call_of(cls) for cls in own}
-    assert wanted
-    assert not wanted - rows
+    classes = [cls for cls in public if isinstance(cls, type) and not cls.__name__.startswith("_")]
+    defined = [cls for cls in classes if cls.__module__.startswith(module.__name__)]
+    calls = {call_of(cls) for cls in defined}
+    assert calls
+    assert not calls - rows
 
 
 def trainer(model, optimizer):

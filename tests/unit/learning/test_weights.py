@@ -73,9 +73,9 @@ def test_an_example_of_weight_0_changes_nothing():
     changed = X.copy()
     changed[WEIGHTS == 0] = 99.0
     models = model(), model()
-    for own, inputs in zip(models, (X, changed), strict=True):
-        fitted(own, inputs, Y, WEIGHTS, rate=0.1, batch_size=50, epochs=2)
-    np.testing.assert_array_equal(*(own.parameters()["1.weight"] for own in models))
+    for classifier, inputs in zip(models, (X, changed), strict=True):
+        fitted(classifier, inputs, Y, WEIGHTS, rate=0.1, batch_size=50, epochs=2)
+    np.testing.assert_array_equal(*(classifier.parameters()["1.weight"] for classifier in models))
 
 
 def test_a_batch_without_weight_has_no_loss_and_no_gradient():
@@ -87,15 +87,15 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient():
 
 
 def test_one_step_is_the_gradient_of_the_weighted_mean():
-    own = model()
-    before = own.parameters()["1.weight"]
+    classifier = model()
+    before = classifier.parameters()["1.weight"]
     data = lm.data.Dataset(X, Y, weights=WEIGHTS)
-    with own.training(LOSS, lm.SGD(1.0), 50, data=data) as training:
+    with classifier.training(LOSS, lm.SGD(1.0), 50, data=data) as training:
         np.testing.assert_allclose(float(training.step(X, Y, WEIGHTS)), MEAN, rtol=1e-5)
     shares = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
     slopes = (shares - np.eye(4)[Y]) * (WEIGHTS / WEIGHTS.sum())[:, None]
     expected = before - slopes.T @ X
-    np.testing.assert_allclose(own.parameters()["1.weight"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(classifier.parameters()["1.weight"], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
@@ -107,14 +107,14 @@ def test_weights_are_shuffled_with_their_examples(engine):
 
 
 def test_penalties_are_not_divided_by_weights():
-    own = model(weight_regularizer=lm.L2(0.1))
+    classifier = model(weight_regularizer=lm.L2(0.1))
     # However the regularizer counts, it adds the same with weights as without.
     added = [
-        fitted(own, *data)["loss"][0] - own.evaluate(data, LOSS)["loss"]
+        fitted(classifier, *data)["loss"][0] - classifier.evaluate(data, LOSS)["loss"]
         for data in ((X, Y, WEIGHTS), (X, Y))
     ]
     np.testing.assert_allclose(*added, rtol=1e-3)
-    assert added[0] > 0.01 * (own.parameters()["1.weight"] ** 2).sum()
+    assert added[0] > 0.01 * (classifier.parameters()["1.weight"] ** 2).sum()
 
 
 def test_weights_of_classes_multiply_those_of_examples():
