@@ -156,15 +156,15 @@ class Access:
         """One element after the other, from any indices."""
         code = self.code
         type = Type(memory_element(load.dtype))
-        each = indices.each
-        if each is None:
-            each = self.positions.counted(indices.start, indices.stride)
+        offsets = indices.each
+        if offsets is None:
+            offsets = self.positions.counted(indices.start, indices.stride)
         if inside is not None:
             inside = self._mask(inside, lanes)
-            each = self._or_zero(inside, each)
+            offsets = self._or_zero(inside, offsets)
         result = undefined(type.wide(lanes))
         for lane in range(lanes):
-            index = code.extract(each, lane)
+            index = code.extract(offsets, lane)
             address = code.offset(self.bases[load.buffer], index, type.element)
             result = code.insert(result, code.load(address, type), lane)
         return self._or_zero(inside, from_memory(code, result, load.dtype))
@@ -184,15 +184,15 @@ class Access:
                 value = old + value
             code.store(to_memory(code, value, dtype), address, align)
             return
-        each = indices.each
+        offsets = indices.each
         stored = to_memory(code, value, dtype)
-        start = code.offset(base, indices.start, type.element) if each is None else base
-        if each is None and self.calling and not store.accumulate:
+        start = code.offset(base, indices.start, type.element) if offsets is None else base
+        if offsets is None and self.calling and not store.accumulate:
             function = _write_strided_store(code.module, stored.type)
             code.call_void(function, stored, start, indices.stride)
             return
         for lane in range(lanes):
-            offset = lane * indices.stride if each is None else code.extract(each, lane)
+            offset = lane * indices.stride if offsets is None else code.extract(offsets, lane)
             address = code.offset(start, offset, type.element)
             element = code.extract(stored, lane)
             if store.accumulate:

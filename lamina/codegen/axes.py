@@ -30,7 +30,7 @@ def _merged(some: Sequence[Axis], stages: Sequence[Stage]) -> tuple[tuple[Axis, 
     while number + 1 < len(axes):
         outer, inner = axes[number : number + 2]
         coefficients = [dict(index.terms) for index in _indices(stages)]
-        if all(one.get(outer, 0) == one.get(inner, 0) * inner.extent for one in coefficients):
+        if all(terms.get(outer, 0) == terms.get(inner, 0) * inner.extent for terms in coefficients):
             merged, replacements = flattened((outer, inner), outer.name + inner.name)
             stages = [*Rewrite(replacements).records(stages)]
             axes[number : number + 2] = [merged]
@@ -55,7 +55,7 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
     pending: list[Index] = []
     for stage in stages:
         pending += [store.index for store in stage_stores(stage)]
-        pending += [index for one in postorder(*stage_values(stage)) for index in indices_of(one)]
+        pending += [i for scalar in postorder(*stage_values(stage)) for i in indices_of(scalar)]
     while pending:
         index = pending.pop()
         if index in indices:
@@ -65,7 +65,7 @@ def _indices(stages: Iterable[Stage]) -> set[Index]:
             if isinstance(atom, Quotient | Remainder):
                 pending.append(atom.index)
             elif isinstance(atom, Gathered):
-                pending += [i for one in postorder(atom.value) for i in indices_of(one)]
+                pending += [i for scalar in postorder(atom.value) for i in indices_of(scalar)]
     return indices
 
 
@@ -85,6 +85,6 @@ def stride_along(index: Index, axis: Axis) -> int | None:
                 return None
         elif not isinstance(atom, Axis):
             within = (i for scalar in postorder(atom.value) for i in indices_of(scalar))
-            if any(stride_along(one, axis) != 0 for one in within):
+            if any(stride_along(inner, axis) != 0 for inner in within):
                 return None
     return stride

@@ -394,7 +394,7 @@ class BlockBuilder(Builder):
 
     def __init__(self, name: str, parameters: Sequence[Value], entry: BasicBlock) -> None:
         self.name = name
-        self.parameters = tuple(Value(one.name, one.type, code=self) for one in parameters)
+        self.parameters = tuple(Value(value.name, value.type, code=self) for value in parameters)
         self.blocks = [entry]
         self.block = entry
         self._count = 0

@@ -152,7 +152,7 @@ class Module(Types, builder.Module):
 
     def keep_kernels(self, names: Collection[str]) -> None:
         """Removes the kernels with other names."""
-        self.functions = [one for one in self.functions if one.is_called or one.name in names]
+        self.functions = [code for code in self.functions if code.is_called or code.name in names]
 
     def inlined(self, function: Callable[..., Value], type: Type, count: int) -> str:
         """Writes a function of some operands of one type, once; returns its name."""
@@ -175,7 +175,7 @@ class Module(Types, builder.Module):
 
     def table_once(self, name: str, values: Sequence[int]) -> Value:
         suffix = self.words.integer_suffix["i64"]
-        numbers = ", ".join(f"{one}{suffix}" for one in values)
+        numbers = ", ".join(f"{value}{suffix}" for value in values)
         text = self.words.array.format(name=name, count=len(values), numbers=numbers)
         self._arrays.setdefault(name, text)
         return Value(name, NUMBERS)
@@ -189,10 +189,10 @@ class Module(Types, builder.Module):
         if self.most_iterations is not None:
             for function in self.functions:
                 function.iterations.require(self.most_iterations, function.name)
-        called = [one.written() for one in self.functions if one.is_called]
+        called = [callee.written() for callee in self.functions if callee.is_called]
         if self.words.apart:
             called = with_shared(called, self.words)
-        kernels = [one.written() for one in self.functions if not one.is_called]
+        kernels = [kernel.written() for kernel in self.functions if not kernel.is_called]
         head = [*(self.words.double_head if self.has_doubles else ())]
         if self.has_halves and self.words.half is not None:
             head += self.words.half.head
@@ -202,8 +202,8 @@ class Module(Types, builder.Module):
             number = f"{self.words.unsigned['i64']} iteration;"
             head.append(f"typedef struct {{ {buffers} {number} }} {_ADDRESSES};")
         # Prototypes, because a function may be begun while its caller is written.
-        head += [f"{one.head};" for one in called]
-        texts = [f"{one.head}{one.body}" for one in (*called, *kernels)]
+        head += [f"{callee.head};" for callee in called]
+        texts = [f"{text.head}{text.body}" for text in (*called, *kernels)]
         return "\n\n".join(["\n".join(head), *texts]) + "\n"
 
 
@@ -224,8 +224,8 @@ class Function(Expressions):
         is_called: bool,
         is_phase: bool = False,
     ) -> None:
-        given = [Value(label, type) for label, type in parameters]
-        super().__init__(module, head.name, given)
+        arguments = [Value(label, type) for label, type in parameters]
+        super().__init__(module, head.name, arguments)
         self._module = module
         module.functions.append(self)
         module.names.add(self.name)

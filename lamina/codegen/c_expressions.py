@@ -120,7 +120,7 @@ class Expressions(BlockBuilder):
     def binary(self, operation: str, left: Operand, right: Operand) -> Value:
         left, right = alike(left, right)
         if operation == "fdiv" and self._is_widened(left.type):
-            wide = (self.convert("fpext", one, "double") for one in (left, right))
+            wide = (self.convert("fpext", operand, "double") for operand in (left, right))
             return self.convert("fptrunc", self.binary("fdiv", *wide), "float")
         if operation in SIGNED_INFIX:
             text = f"{self._signed(left)} {SIGNED_INFIX[operation]} {self._signed(right)}"
@@ -143,7 +143,7 @@ class Expressions(BlockBuilder):
                 # A condition that holds is -1 in vectors, the largest number without a sign.
                 integer = self._types.type(left.type.of("i32"))
                 convert = self._same_bits if left.type.lanes else "({}){}".format
-                first, second = (convert(integer, one) for one in (first, second))
+                first, second = (convert(integer, operand) for operand in (first, second))
             text = f"{first} {RELATIONS[relation[-2:]]} {second}"
         result = left.type.of("i1")
         if left.type.lanes and not is_condition(left.type):
@@ -283,8 +283,8 @@ class Expressions(BlockBuilder):
 
     def _called(self, name: str, operands: Sequence[Integer], further: Sequence[str] = ()) -> str:
         texts = [
-            self._pointer(one, "i8") if one.type == POINTER else self._operand(one)
-            for one in (as_value(operand, I64) for operand in operands)
+            self._pointer(value, "i8") if value.type == POINTER else self._operand(value)
+            for value in (as_value(operand, I64) for operand in operands)
         ]
         return f"{name}({', '.join([*texts, *further])})"
 
@@ -335,7 +335,7 @@ class Expressions(BlockBuilder):
             lanes = self._begun.pop(vector.name)
         elif vector.name != "undefined":
             named = self._named(vector)
-            lanes = [self._lane_of(named, vector.type, one) for one in range(count)]
+            lanes = [self._lane_of(named, vector.type, i) for i in range(count)]
         lanes[lane] = inserted
         texts = [text for text in lanes if text is not None]
         if len(texts) == count:

@@ -49,7 +49,7 @@ class FunctionText:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The names of the parameters."""
-        return tuple(re.split(r"[ *]", one)[-1] for one in self.parameters)
+        return tuple(re.split(r"[ *]", parameter)[-1] for parameter in self.parameters)
 
 
 @final
@@ -61,17 +61,17 @@ class _Group:
         # For each number, its values in the functions.
         self._columns = [(number,) for number in first.numbers]
 
-    def fits(self, one: _Numbered) -> bool:
+    def fits(self, added: _Numbered) -> bool:
         """Whether few enough numbers differ with another function."""
-        return len(_differing(self._columns_with(one))) <= _MOST_NUMBERS
+        return len(_differing(self._columns_with(added))) <= _MOST_NUMBERS
 
-    def add(self, one: _Numbered) -> None:
+    def add(self, added: _Numbered) -> None:
         """Adds a function that fits."""
-        self._columns = self._columns_with(one)
-        self.members.append(one)
+        self._columns = self._columns_with(added)
+        self.members.append(added)
 
-    def _columns_with(self, one: _Numbered) -> list[tuple[str, ...]]:
-        return [(*seen, number) for seen, number in zip(self._columns, one.numbers, strict=True)]
+    def _columns_with(self, added: _Numbered) -> list[tuple[str, ...]]:
+        return [(*seen, number) for seen, number in zip(self._columns, added.numbers, strict=True)]
 
     def functions(self, words: Words) -> list[FunctionText]:
         """The shared function, and those that call it; a function alone as it is."""
@@ -92,8 +92,8 @@ class _Group:
         functions = [shared]
         for member, numbered in enumerate(self.members):
             function = numbered.function
-            given = [*function.arguments, *(column[member] for column in differing)]
-            call = f"{shared.name}({', '.join(given)});"
+            arguments = [*function.arguments, *(column[member] for column in differing)]
+            call = f"{shared.name}({', '.join(arguments)});"
             returned = "" if function.result == "void" else "return "
             # Compilers may write these in their callers.
             qualifiers = function.qualifiers.removesuffix(words.apart).rstrip()
@@ -129,7 +129,7 @@ def with_shared(functions: Sequence[FunctionText], words: Words) -> list[Functio
         ordered.append(_Group(numbered))
         if len(function.body) >= _LEAST_CHARACTERS:
             alike.append(ordered[-1])
-    return [one for group in ordered for one in group.functions(words)]
+    return [text for group in ordered for text in group.functions(words)]
 
 
 def _differing(columns: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], None]:

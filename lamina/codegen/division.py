@@ -54,7 +54,7 @@ def _remainder(module: Module, type: Type) -> str:
     code = module.function(name, (("x", type), ("y", type)), result=type)
     x, y = code.parameters
     shape = format_of(x)
-    (top, top_exponent), (bottom, exponent) = (_mantissa(code, shape, one) for one in (x, y))
+    (top, top_exponent), (bottom, exponent) = (_mantissa(code, shape, float_) for float_ in (x, y))
     nothing = bottom.equals(0)
     bottom = code.select(nothing, 1, bottom)
     distance = top_exponent - exponent

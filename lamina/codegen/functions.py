@@ -220,8 +220,8 @@ def erfc(code: Builder, x: Value) -> Value:
 
 
 FUNCTIONS: Mapping[str, Callable[[Builder, Value], Value]] = {
-    one.__name__: one
-    for one in (
+    function.__name__: function
+    for function in (
         *(exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan, sinh, cosh, tanh, erf, erfc),
         *(sigmoid, softplus),
     )

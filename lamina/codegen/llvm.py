@@ -60,7 +60,7 @@ def typed(value: Value) -> str:
 
 def _listed(operands: Sequence[Integer]) -> str:
     """The operands of a call."""
-    return ", ".join(typed(as_value(one, I64)) for one in operands)
+    return ", ".join(typed(as_value(value, I64)) for value in operands)
 
 
 def _number(value: float, type: Type) -> str:
@@ -138,7 +138,7 @@ class Module(builder.Module):
 
     def table_once(self, name: str, values: Sequence[int]) -> Value:
         if name not in self._tables:
-            kind, listed = f"[{len(values)} x i64]", ", ".join(f"i64 {one}" for one in values)
+            kind, listed = f"[{len(values)} x i64]", ", ".join(f"i64 {value}" for value in values)
             text = f"@{name} = internal unnamed_addr constant {kind} [{listed}], align 64"
             self._globals.append(text)
             self._tables[name] = Value(f"@{name}", NUMBERS)
@@ -165,8 +165,8 @@ class Function(BlockBuilder):
         internal: bool,
         attributes: str,
     ) -> None:
-        given = [Value(f"%{label}", type) for label, type in parameters]
-        super().__init__(name, given, BasicBlock("entry"))
+        arguments = [Value(f"%{label}", type) for label, type in parameters]
+        super().__init__(name, arguments, BasicBlock("entry"))
         self._module = module
         module.functions.append(self)
         module.names.add(name)
@@ -344,8 +344,8 @@ class Function(BlockBuilder):
         lanes = added.type.lanes
         wide = max(lanes, _LEAST_PAIRS)
         if lanes < wide:
-            left, right, added = (self.padded(one, wide, 0) for one in (left, right, added))
-        operands = [self._bitcast(one, Type("bfloat", 2 * wide)) for one in (right, left)]
+            left, right, added = (self.padded(vector, wide, 0) for vector in (left, right, added))
+        operands = [self._bitcast(vector, Type("bfloat", 2 * wide)) for vector in (right, left)]
         sums = self._called(f"x86.avx512bf16.dpbf16ps.{32 * wide}", added.type, added, *operands)
         return sums if lanes == wide else self.shuffle(sums, None, range(lanes))
 
@@ -389,7 +389,7 @@ class Function(BlockBuilder):
 
     def _called(self, name: str, type: Type, *operands: Value) -> Value:
         """The result of a function of LLVM itself."""
-        self.module.declare(f"llvm.{name}", type_text(type), [one.type for one in operands])
+        self.module.declare(f"llvm.{name}", type_text(type), [value.type for value in operands])
         return self.call(f"llvm.{name}", type, *operands)
 
     def call(self, name: str, type: Type, *operands: Integer) -> Value:

@@ -85,7 +85,7 @@ class Stored:
     @property
     def dtypes(self) -> tuple[DType, ...]:
         """The dtypes of the elements in memory, and after each conversion."""
-        return self.load.dtype, *(one.dtype for one in self.conversions)
+        return self.load.dtype, *(conversion.dtype for conversion in self.conversions)
 
 
 def as_matrix(step: Contraction, *, paired: bool = False) -> Matrix:

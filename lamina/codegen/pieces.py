@@ -93,9 +93,9 @@ class PieceFunction(Builder):
         self._pieces: dict[str, list[Value]] = {}
         self._count = 0
         self._open: list[OpenLoop] = []
-        given = list(inner.parameters)
+        pieces = list(inner.parameters)
         self.parameters = tuple(
-            self._joined([given.pop(0) for _ in pieces_of(type)], type) for _, type in parameters
+            self._joined([pieces.pop(0) for _ in pieces_of(type)], type) for _, type in parameters
         )
 
     @property
@@ -183,7 +183,7 @@ class PieceFunction(Builder):
 
     def _each(self, operands: Sequence[Value], type: Type, write: Callable[..., Value]) -> Value:
         """An instruction on each piece of operands with equal lanes."""
-        pieces = [write(*each) for each in zip(*map(self._split, operands), strict=True)]
+        pieces = [write(*aligned) for aligned in zip(*map(self._split, operands), strict=True)]
         return self._joined(pieces, type)
 
     def binary(self, operation: str, left: Operand, right: Operand) -> Value:
@@ -206,7 +206,7 @@ class PieceFunction(Builder):
 
     def convert(self, operation: str, value: Value, element: str) -> Value:
         type = value.type.of(element)
-        pieces = [self.inner.convert(operation, one, element) for one in self._split(value)]
+        pieces = [self.inner.convert(operation, piece, element) for piece in self._split(value)]
         return self._joined(pieces, type)
 
     def from_half(self, value: Value) -> Value:
@@ -317,7 +317,7 @@ class PieceFunction(Builder):
     def load(self, pointer: Value, type: Type, align: int = 0) -> Value:
         if _is_whole(type):
             return self.inner.load(pointer, type, align)
-        pieces = [self.inner.load(*one) for one in self._addresses(pointer, type)]
+        pieces = [self.inner.load(*address) for address in self._addresses(pointer, type)]
         return self._joined(pieces, type)
 
     def masked_load(self, pointer: Value, mask: Value, type: Type) -> Value:

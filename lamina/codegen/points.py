@@ -149,7 +149,7 @@ class Points(Generic[Code]):
         pending = [scalar] if self._kept_value(scalar) is None else []
         while pending:
             top = pending[-1]
-            missing = [one for one in self._operands(top) if self._kept_value(one) is None]
+            missing = [child for child in self._operands(top) if self._kept_value(child) is None]
             pending += reversed(missing)
             if not missing:
                 with nest.at(nest.depth(top)) as values:

@@ -88,10 +88,10 @@ class Positions:
                 values[key] = start
             return LaneIndices(start, stride)
         with nest.at(nest.index_depth(index)):
-            each = self.counted(start, stride)
+            total = self.counted(start, stride)
             for vector in vectors:
-                each = each + vector
-        return LaneIndices(start, 0, each)
+                total = total + vector
+        return LaneIndices(start, 0, total)
 
     def _product(self, depth: int, value: Value, factor: int) -> Value:
         """A value of a level of the nest times a number."""
@@ -205,7 +205,8 @@ class Positions:
 
         def write() -> Value:
             wide = (
-                one if one.type.lanes == lanes else code.splat(one, lanes) for one in (left, right)
+                condition if condition.type.lanes == lanes else code.splat(condition, lanes)
+                for condition in (left, right)
             )
             return code.binary("and", *wide)
 

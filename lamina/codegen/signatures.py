@@ -68,7 +68,7 @@ class Signatures:
         which are not in the program.
         """
         without_names, used = self.numbered(*steps)
-        by_name = {**self._program.buffers, **{one.name: one for one in workspaces}}
+        by_name = {**self._program.buffers, **{buffer.name: buffer for buffer in workspaces}}
         buffers = tuple(
             Buffer(str(number), "temporary", (buffer.size,), buffer.dtype)
             for number, buffer in enumerate(by_name[name] for name in used)

@@ -153,7 +153,7 @@ class Stages:
         if not rest and -(-axis.extent // (lanes or 1)) <= self._style.unrolled:
             return self._unrolled(axis, lanes or 1, combine, carried)
         if rest or not lanes:
-            terms = -(-size_of([one.extent for one in rest]) // (lanes or 1))
+            terms = -(-size_of([inner.extent for inner in rest]) // (lanes or 1))
 
             def at_point(received: Carried) -> Carried:
                 if rest:

@@ -60,7 +60,7 @@ def _opencl_devices() -> Sequence[Device]:
     require_package()
     from lamina.engines.opencl.devices import found_devices
 
-    return [found.record for found in found_devices()]
+    return [device.record for device in found_devices()]
 
 
 def _cuda(name: str) -> Engine:
@@ -72,7 +72,7 @@ def _cuda(name: str) -> Engine:
 def _cuda_devices() -> Sequence[Device]:
     from lamina.engines.cuda.devices import found_devices
 
-    return [found.record for found in found_devices()]
+    return [device.record for device in found_devices()]
 
 
 _KINDS = {
@@ -91,8 +91,8 @@ def open_engine(name: str) -> Engine:
     """
     kind, colon, device = name.partition(":")
     if kind not in _KINDS or (colon and not _KINDS[kind].may_have(device)):
-        several = [one for one in _KINDS if _KINDS[one].has_devices]
-        named = [f"{one}:{what}" for one in several for what in ("NUMBER", "NAME")]
+        several = [engine for engine in _KINDS if _KINDS[engine].has_devices]
+        named = [f"{engine}:{what}" for engine in several for what in ("NUMBER", "NAME")]
         raise EngineError(
             f"there is no engine {name!r}",
             facts=(("expected", " or ".join([*_KINDS, *named])), ("found", repr(name))),

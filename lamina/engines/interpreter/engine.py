@@ -104,7 +104,7 @@ class InterpretedProgram(Executable):
             elif number == repeat.first:
                 for iteration in range(repeat.axis.extent):
                     inner = range(repeat.first, repeat.last)
-                    self._order += ((one, {repeat.axis: iteration}) for one in inner)
+                    self._order += ((repeated, {repeat.axis: iteration}) for repeated in inner)
         self._memories = memories
         self._inputs = program.of_kind("input")
         self._arrays: dict[str, Array] = {

@@ -202,8 +202,8 @@ def _emit_gather(module: Module) -> None:
     start = word_of(code, job, RUN) * word_of(code, job, BATCH)
     rows = code.offset(word_of(code, job, ROWS, POINTER), start, "i64")
     entries = word_of(code, job, INPUT_LIST, POINTER)
-    with code.loop(0, word_of(code, job, INPUTS)) as each:
-        source, target, size = _entry(code, entries, each.index)
+    with code.loop(0, word_of(code, job, INPUTS)) as inputs:
+        source, target, size = _entry(code, entries, inputs.index)
         with code.loop(first, last) as examples:
             example = code.load(code.offset(rows, examples.index, "i64"), I64)
             to = code.offset(target, examples.index * size, "i8")
@@ -215,8 +215,8 @@ def _emit_record(module: Module) -> None:
     code = module.function("record", (_JOB,))
     (job,) = code.parameters
     run, entries = word_of(code, job, RUN), word_of(code, job, OUTPUT_LIST, POINTER)
-    with code.loop(0, word_of(code, job, OUTPUTS)) as each:
-        source, target, size = _entry(code, entries, each.index)
+    with code.loop(0, word_of(code, job, OUTPUTS)) as outputs:
+        source, target, size = _entry(code, entries, outputs.index)
         code.call_void("copy", code.offset(target, run * size, "i8"), source, size)
 
 
@@ -232,8 +232,8 @@ def _emit_run_phase(module: Module) -> None:
     job, thread = code.parameters
     phase = phase_of(code, job, word_of(code, job, PHASE))
     kernels = word_of(code, job, KERNELS, POINTER)
-    with code.loop(word_of(code, phase, FIRST), word_of(code, phase, LAST)) as each:
-        kernel = _record(code, kernels, each.index, KERNEL_WORDS)
+    with code.loop(word_of(code, phase, FIRST), word_of(code, phase, LAST)) as loop:
+        kernel = _record(code, kernels, loop.index, KERNEL_WORDS)
         _call_kernel(code, kernel, thread, code.constant(0), word_of(code, kernel, ITEMS))
 
 

@@ -151,15 +151,15 @@ def _emit_publish(module: Module) -> None:
     total = code.load(code.offset(counts, threads, "i64"), I64)
     _store_atomic(code, total, _byte(code, state, PENDING_CHUNKS), "monotonic")
     allowed = threads << _THREADS_SHIFT
-    with code.loop(0, threads) as each:
-        chunks = code.load(code.offset(counts, each.index, "i64"), I64)
+    with code.loop(0, threads) as slots:
+        chunks = code.load(code.offset(counts, slots.index, "i64"), I64)
         word = allowed | (chunks << _CHUNKS_SHIFT)
-        _store_atomic(code, word, _byte(code, _slot(code, state, each.index), CLAIMS), "release")
+        _store_atomic(code, word, _byte(code, _slot(code, state, slots.index), CLAIMS), "release")
     _add_atomic(code, _byte(code, state, GENERATION))
-    with code.loop(0, threads) as each:
-        chunks = code.load(code.offset(counts, each.index, "i64"), I64)
+    with code.loop(0, threads) as slots:
+        chunks = code.load(code.offset(counts, slots.index, "i64"), I64)
         with code.when(chunks.differs(0)):
-            code.call_void("wake_sleeper", state, _slot(code, state, each.index))
+            code.call_void("wake_sleeper", state, _slot(code, state, slots.index))
 
 
 def _emit_advance(module: Module, machine: str) -> None:
@@ -380,5 +380,5 @@ def _emit_leave(module: Module) -> None:
     state, threads = code.parameters
     _store_atomic(code, 1, _byte(code, state, LEAVING), "seq_cst")
     _add_atomic(code, _byte(code, state, GENERATION))
-    with code.loop(0, threads) as each:
-        code.call_void("wake_sleeper", state, _slot(code, state, each.index))
+    with code.loop(0, threads) as slots:
+        code.call_void("wake_sleeper", state, _slot(code, state, slots.index))

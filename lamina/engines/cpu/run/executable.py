@@ -75,8 +75,8 @@ class CpuProgram(Executable):
         self._library = load(code, tuple(map(exported_name, entries)))
         self._program = program
         self._layout = layout
-        outside = [one for kind in _OUTSIDE for one in program.of_kind(kind)]
-        self._arrays = {one.name: host_array(memories[one.name]) for one in outside}
+        outside = [buffer for kind in _OUTSIDE for buffer in program.of_kind(kind)]
+        self._arrays = {buffer.name: host_array(memories[buffer.name]) for buffer in outside}
         constants = program.constants.items()
         self._arrays |= {name: np.ascontiguousarray(value) for name, value in constants}
         self._steps = layout.steps
@@ -131,7 +131,7 @@ class CpuProgram(Executable):
                 self._copied.append((number, self._staging[number]))
             else:
                 position = numbers[buffer.name]
-                entries = [entry for entry, one in enumerate(layout.table) if one == position]
+                entries = [entry for entry, index in enumerate(layout.table) if index == position]
                 self._read_in_place.append((number, entries))
 
     def _watch(self, memories: Mapping[str, Memory]) -> None:

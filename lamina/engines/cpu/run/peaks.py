@@ -68,9 +68,9 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     tiled = dtype == bfloat16 and processor.bfloat16_tiles
     micro_kernel = _of_tiles(module) if tiled else _of_vectors(module, processor, dtype)
     # Left operand, right operand and sums of a thread, one after the other.
-    *starts, each = accumulate(micro_kernel.sizes, initial=0)
+    *starts, size = accumulate(micro_kernel.sizes, initial=0)
     base = code.load(table, POINTER)
-    operands = code.offset(base, thread * each, name)
+    operands = code.offset(base, thread * size, name)
     left, right, sums = (code.offset(operands, start, name) for start in starts)
     if tiled:
         begin_tiles(code, AMX_M)
@@ -79,7 +79,7 @@ def _operations(processor: HostProcessor, dtype: DType) -> float:
     if tiled:
         end_tiles(code)
     library = load(compiled(module.text(), processor))
-    memory = HostMemory((processor.threads, each), (float32 if dtype.is_half else dtype).numpy)
+    memory = HostMemory((processor.threads, size), (float32 if dtype.is_half else dtype).numpy)
     memory.array[:] = 1.0 / _K
     addresses = np.array([memory.array.ctypes.data], np.uint64)
     threads = processor.threads

@@ -78,8 +78,8 @@ def _pitch(windowed: Windowed, largest: int) -> int:
 def _registers(tiles: MTiles) -> int:
     """The tile registers along M, for all tiles; some are not full."""
     axis, _ = tiles.split
-    each = sum(-(-tiles.height(size) // _EDGE) * len(pieces) for size, pieces in tiles.sizes)
-    return size_of(tiles.extents[:axis]) * each
+    registers = sum(-(-tiles.height(size) // _EDGE) * len(pieces) for size, pieces in tiles.sizes)
+    return size_of(tiles.extents[:axis]) * registers
 
 
 def _m_of_registers(windowed: Windowed) -> int:

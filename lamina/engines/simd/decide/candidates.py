@@ -92,7 +92,7 @@ def _of_windows(
     algorithms = readings(step)
     # Of the two that read windows directly, the other one would read with gaps.
     unsuitable = IMPLICIT_GEMM if k_runs_outermost(step) else WEIGHT_GRADIENT
-    others = [one for one in algorithms if one not in (decided.algorithm, unsuitable)]
+    others = [name for name in algorithms if name not in (decided.algorithm, unsuitable)]
     others.sort(key=lambda name: algorithms[name].filtering is None)
     for algorithm in others[:1]:
         yield schedule_by(algorithms[algorithm], decided.panels, processor)

@@ -216,8 +216,8 @@ def _longest_chunk(k: int, matrix: Matrix, panels: Panels, processor: Processor)
     """
     k_bytes = panels.width * matrix.step.dtype.itemsize
     most = max(processor.level2_bytes // 2 // k_bytes, SHORTEST_CHUNK)
-    each = -(-k // -(-k // most))
-    return min(k, -(-each // panels.lanes) * panels.lanes)
+    length = -(-k // -(-k // most))
+    return min(k, -(-length // panels.lanes) * panels.lanes)
 
 
 def _split_m(matrix: Matrix, panels: Panels, tile_m: int, processor: Processor) -> int:

@@ -82,11 +82,11 @@ def schedule_windows(
         work /= 2
     spread = algorithms.get(COL2IM)
     if spread is not None:
-        gathered = size_of([one.extent for one in spread.scattered])
+        windows = spread.scattered
+        gathered = size_of([window.extent for window in windows])
         added = size_of([axis.extent for axis in spread.image.positions])
-        if any(one.stride > 1 for one in spread.scattered) or gathered > GATHERING_PAYS * added:
-            work *= added
-            work /= gathered
+        if any(window.stride > 1 for window in windows) or gathered > GATHERING_PAYS * added:
+            work = work * added / gathered
         else:
             spread = None
     in_registers = None
@@ -99,7 +99,7 @@ def schedule_windows(
         for algorithm, windowed in algorithms.items()
         if windowed.filtering and (narrowed or windowed.filtering in FILTERINGS.values())
     }
-    paying = {algorithm: one for algorithm, one in works.items() if one is not None}
+    paying = {algorithm: cost for algorithm, cost in works.items() if cost is not None}
     if paying:
         least = min(paying, key=lambda algorithm: paying[algorithm])
         return schedule_by(algorithms[least], panels, processor)
@@ -120,7 +120,7 @@ def k_runs_outermost(step: Contraction) -> bool:
     gradient, and of K otherwise.
     """
     if step.left_windows:
-        return any(one.kind(step.k) == OF_WEIGHTS for one in step.left_windows)
+        return any(window.kind(step.k) == OF_WEIGHTS for window in step.left_windows)
     load = loaded(step.left)
     terms = load.index.terms if load is not None else ()
     return any(stride == 1 and atom in step.m for atom, stride in terms)

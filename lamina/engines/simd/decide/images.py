@@ -116,13 +116,10 @@ class Image:
         """The offset of each split element; the side of the residues is the first one."""
         side, element = self.sides[-1], self.split_element
         assert element is not None
-        pitch = self.size(block) // side.windows.stride
-        coordinates = (
-            side.windows.offset + side.windows.dilation * number for number in range(element.extent)
-        )
-        return [
-            one % side.windows.stride * pitch + one // side.windows.stride for one in coordinates
-        ]
+        windows, stride = side.windows, side.windows.stride
+        pitch = self.size(block) // stride
+        coordinates = (windows.offset + windows.dilation * i for i in range(element.extent))
+        return [coordinate % stride * pitch + coordinate // stride for coordinate in coordinates]
 
 
 def image_of(
@@ -161,7 +158,8 @@ def image_of(
         return Image(there, around, rest, tuple(elements), (), strides)
     inside = {window.position for window in windows if across or not window.is_axis}
     # Such a copy has no coordinates between the positions of windows of one element.
-    windows = [one for one in windows if not one.is_axis and not (across and one.element is None)]
+    windows = [window for window in windows if not window.is_axis]
+    windows = [window for window in windows if not across or window.element is not None]
     paired: dict[Axis, ImageSide] = {}
     for number, window in enumerate(windows):
         fits = window.position in (None, *positions) and window.element in (None, *elements)

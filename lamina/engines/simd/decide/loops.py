@@ -73,7 +73,7 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
     loop = merged_axes(loop)
     long = long_reductions(loop)
     split = split_loop(loop, long, BLOCKS)
-    nests = tuple(nest_of(one, processor) for one in split.loops)
+    nests = tuple(nest_of(part, processor) for part in split.loops)
     return LoopSchedule(nests, long, BLOCKS if long else 0)
 
 
@@ -134,7 +134,7 @@ def _axes_within(loop: Loop, lane: Axis) -> tuple[Axis, ...]:
                 shared -= {axis for axis in others if _moves(scalar, axis)}
     within: list[Axis] = []
     for axis in reversed(others if gathered else []):
-        if axis in shared and size_of([one.extent for one in within]) < POINTS_PER_GATHER:
+        if axis in shared and size_of([inner.extent for inner in within]) < POINTS_PER_GATHER:
             within.insert(0, axis)
     return tuple(within)
 

@@ -25,10 +25,8 @@ def extents_of(program: Program, others: Extents | None = None) -> dict[str, tup
     The extents of buffers that share memory overlap.
     """
     positions = program.plan.positions()
-    extents = {
-        one.buffer: (positions[one.buffer], positions[one.buffer] + one.bytes)
-        for one in program.plan.allocations
-    }
+    sizes = {allocation.buffer: allocation.bytes for allocation in program.plan.allocations}
+    extents = {name: (positions[name], positions[name] + size) for name, size in sizes.items()}
     free = program.plan.arena_bytes
     others = others or {}
     extents |= {name: (free + start, free + end) for name, (start, end) in others.items()}

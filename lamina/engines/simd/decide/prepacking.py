@@ -51,9 +51,9 @@ def prepackings_of(
         users[operand, packed, tuple(names[buffer] for buffer in buffers)].append(number)
     writes = Writes(program)
     return tuple(
-        one
+        prepacking
         for (_, packed, _), same in users.items()
-        for one in _together(program, same, packed, required, writes)
+        for prepacking in _together(program, same, packed, required, writes)
     )
 
 
@@ -90,7 +90,7 @@ def _together(
         needed = 0, len(program.steps)
         if not at_load:
             repeats = [(number, program.repeated(number)) for number in users]
-            last = max(number if one is None else one.last - 1 for number, one in repeats)
+            last = max(number if loop is None else loop.last - 1 for number, loop in repeats)
             # A small operand keeps its memory for one more step. The next step then packs into
             # other memory, and needs no barrier before it.
             needed = before, last + (2 if size < _WORTH_WAITING_BYTES else 1)

@@ -59,23 +59,23 @@ class _Deciding:
 
     def schedule(self) -> ProgramSchedule:
         program, steps = self.program, self.program.steps
-        first = [self._of(number, prepacked=True) for number in range(len(steps))]
+        drafts = [self._of(number, prepacked=True) for number in range(len(steps))]
         requests = {
-            number: one.prepacked for number, one in enumerate(first) if one.prepacked is not None
+            number: draft.prepacked for number, draft in enumerate(drafts) if draft.prepacked
         }
         # The steps that cannot run unless their operands are prepacked.
         required = {
             number
             for number in requests
-            if number in self.forced or isinstance(first[number], WindowSchedule)
+            if number in self.forced or isinstance(drafts[number], WindowSchedule)
         }
         prepackings = prepackings_of(program, requests, required, self.signatures)
-        granted = {number for one in prepackings for number in one.users}
+        granted = {number for packing in prepackings for number in packing.users}
         schedules: list[StepSchedule] = [
             self._of(number, prepacked=False)
             if number in requests and number not in granted
-            else one
-            for number, one in enumerate(first)
+            else draft
+            for number, draft in enumerate(drafts)
         ]
         step_schedules: list[StepSchedule | FusedSum] = [*schedules]
         nests: dict[tuple[Loop, int], NestSchedule] = {}
@@ -97,7 +97,8 @@ class _Deciding:
             load_workers,
             tuple(tuple(sliced(work, workers) for work in kernels) for kernels in works),
             tuple(
-                sliced(one.work, load_workers if one.at_load else workers) for one in prepackings
+                sliced(packing.work, load_workers if packing.at_load else workers)
+                for packing in prepackings
             ),
             2 * SLICE_CYCLES,
         )
@@ -166,12 +167,12 @@ def workers_of(
     for packing in prepackings:
         often = packing.iteration.extent if packing.iteration is not None else 1
         works += _repeated([] if packing.at_load else [packing.work], often)
-    at_load = (one.work for one in prepackings if one.at_load)
+    at_load = (prepacking.work for prepacking in prepackings if prepacking.at_load)
     return _most(works, processor), _most(at_load, processor)
 
 
 def _repeated(works: Iterable[Work], often: int) -> Iterator[Work]:
-    return (Work(one.items, one.cycles * often) for one in works)
+    return (Work(work.items, work.cycles * often) for work in works)
 
 
 def _most(works: Iterable[Work], processor: Processor) -> int:

@@ -380,9 +380,10 @@ class ProgramSchedule:
         lines = [str(self.steps[number])]
         if any(kernel.count > 1 for kernel in self.kernels[number]):
             lines.append(f"shared in {'; '.join(map(str, self.kernels[number]))}")
-        lines += [f"right operand {one}" for one in self.prepackings if number in one.users]
+        prepackings = (packing for packing in self.prepackings if number in packing.users)
+        lines += [f"right operand {packing}" for packing in prepackings]
         fused = self.column_sums().get(number, [])
-        lines += [f"column sums of step {one} fused after it" for one in fused]
+        lines += [f"column sums of step {index} fused after it" for index in fused]
         return "\n".join(lines)
 
     def __str__(self) -> str:

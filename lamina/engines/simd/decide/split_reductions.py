@@ -50,7 +50,7 @@ def split_loop(loop: Loop, locals_: Sequence[str], blocks: int) -> Split:
             change = Rewrite(locals=split.renamed)
             split.stages.append(change.record(stage) if split.renamed else stage)
     loops = (*split.loops, replace(loop, stages=tuple(split.stages)))
-    split.loops = [merged_axes(one) for one in loops]
+    split.loops = [merged_axes(part) for part in loops]
     return split
 
 
@@ -78,7 +78,7 @@ class Split:
         """Takes a reduction as partial results, and their combination."""
         stage = self._reduce_with_locals(stage)
         has_locals = any(isinstance(scalar, Local) for scalar in postorder(stage.value))
-        written = {store.buffer for one in self.stages for store in stage_stores(one)}
+        written = {store.buffer for earlier in self.stages for store in stage_stores(earlier)}
         if has_locals or not written.isdisjoint(load.buffer for load in loads(stage.value)):
             # The stages on which it depends become a separate loop, after which there is a barrier.
             self._finish(f"partial_before_{stage.local}")
@@ -88,7 +88,7 @@ class Split:
             partial = _joined(self.loops.pop(), partial)
         self.loops.append(partial)
         self.stages += combining
-        total, *others = [Local(one.local, one.dtype) for one in combining]
+        total, *others = [Local(reduction.local, reduction.dtype) for reduction in combining]
         combined: Scalar = total
         for result in others:
             combined = Apply(COMBINING[stage.combine], (combined, result), stage.dtype)
@@ -146,22 +146,21 @@ def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
     if stage.combine not in COMBINING or not stage.axes:
         return False
     points = size_of([axis.extent for axis in axes])
-    each = size_of([axis.extent for axis in stage.axes])
-    if points > _MOST_RESULTS and not (
-        points <= _MOST_COLUMNS and each >= _LEAST_ROWS * BLOCKS and _is_of_columns(stage, axes[-1])
-    ):
+    terms = size_of([axis.extent for axis in stage.axes])
+    are_high = points <= _MOST_COLUMNS and terms >= _LEAST_ROWS * BLOCKS
+    if points > _MOST_RESULTS and not (are_high and _is_of_columns(stage, axes[-1])):
         return False
-    return points * each >= _LEAST_VALUES and stage.axes[0].extent >= 2 * BLOCKS
+    return points * terms >= _LEAST_VALUES and stage.axes[0].extent >= 2 * BLOCKS
 
 
 def _is_of_columns(stage: Reduce, column: Axis) -> bool:
     """Whether all loads that are reduced are contiguous along an axis of the results."""
     reduced = [
-        one
-        for one in loads(stage.value)
-        if any(stride_along(one.index, x) != 0 for x in stage.axes)
+        load
+        for load in loads(stage.value)
+        if any(stride_along(load.index, axis) != 0 for axis in stage.axes)
     ]
-    return bool(reduced) and all(stride_along(one.index, column) == 1 for one in reduced)
+    return bool(reduced) and all(stride_along(load.index, column) == 1 for load in reduced)
 
 
 def _joined(first: Loop, second: Loop) -> Loop:

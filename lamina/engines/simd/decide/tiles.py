@@ -104,8 +104,8 @@ class MTiles:
         full, rest = divmod(self.extents[axis], piece)
         runs, length = self.size
         return [
-            ((one, length) if self.has_several_runs else (runs, one), numbers)
-            for one, numbers in ((piece, range(full)), (rest, range(full, full + bool(rest))))
+            ((extent, length) if self.has_several_runs else (runs, extent), numbers)
+            for extent, numbers in ((piece, range(full)), (rest, range(full, full + bool(rest))))
             if numbers
         ]
 

@@ -64,8 +64,8 @@ class Windowed:
     def sums(self) -> list[int]:
         """With col2im, the lengths of the image of sums, margins included."""
         return [
-            max(one.reach(axis.extent), one.extent - one.offset)
-            for one, axis in zip(self.scattered, self.image.positions, strict=True)
+            max(window.reach(axis.extent), window.extent - window.offset)
+            for window, axis in zip(self.scattered, self.image.positions, strict=True)
         ]
 
     @property
@@ -109,7 +109,7 @@ def paired_readings(step: Contraction) -> dict[str, Windowed]:
         positions = gradient.image.positions
         if len(positions) > 1 and positions[-1].extent % 2 == 0:
             pairs.append(gradient)
-    return {one.algorithm: replace(one, paired=True) for one in pairs}
+    return {candidate.algorithm: replace(candidate, paired=True) for candidate in pairs}
 
 
 def readings(step: Contraction) -> dict[str, Windowed]:
@@ -132,7 +132,7 @@ def readings(step: Contraction) -> dict[str, Windowed]:
             if image is not None:
                 windowed = _windowed(names[filtering], step, image)
                 candidates.append(replace(windowed, filtering=filtering))
-    return {one.algorithm: one for one in candidates if one is not None}
+    return {candidate.algorithm: candidate for candidate in candidates if candidate is not None}
 
 
 def reading(step: Contraction, algorithm: str, *, paired: bool) -> Windowed:
@@ -185,26 +185,26 @@ def _col2im(step: Contraction) -> Windowed | None:
     if not scattered or set(moved) != scattered.keys():
         return None
     windows = tuple(scattered[axis] for axis in moved)
-    elements = [one.element for one in windows if one.element is not None]
+    elements = [sliding.element for sliding in windows if sliding.element is not None]
     if set(elements) != set(step.k[: len(elements)]):
         return None
-    replacements = {axis: one.scaled_index for axis, one in scattered.items()}
+    replacements = {axis: sliding.scaled_index for axis, sliding in scattered.items()}
     view = Rewrite(replacements).scalar(step.left)
     load = loaded(view)
     if load is None or not all(bound.always for bound in load.bounds):
         return None
     if axes_of(load.index) & set(elements):
         return None
-    positions = [one.position for one in windows if one.position is not None]
+    positions = [sliding.position for sliding in windows if sliding.position is not None]
     channels = step.k[len(elements) :]
-    view = Rewrite(load=lambda one: replace(one, bounds=())).scalar(view)
+    view = Rewrite(load=lambda read: replace(read, bounds=())).scalar(view)
     image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), all_positions=True)
     return None if image is None else _windowed(COL2IM, step, image, windows)
 
 
 def _is_half(view: Scalar) -> bool:
     load = stored(view)
-    return load is not None and any(one.is_float and one.itemsize == 2 for one in load.dtypes)
+    return load is not None and any(dtype.is_float and dtype.itemsize == 2 for dtype in load.dtypes)
 
 
 def filtering_of(windowed: Windowed) -> Filtering:
@@ -232,9 +232,8 @@ def _tiled_image(
     view = _with_bounds(step.left, windows)
     tile_axes = {axis: tiled(axis, filtering.results) for axis in plane}
     change = Rewrite({axis: axis_index(tiles) for axis, tiles in tile_axes.items()})
-    windows = [
-        replace(one, position=tiles) for one, tiles in zip(windows, tile_axes.values(), strict=True)
-    ]
+    pairs = zip(windows, tile_axes.values(), strict=True)
+    windows = [replace(window, position=tiles) for window, tiles in pairs]
     positions = [tile_axes.get(axis, axis) for axis in positions]
     image = image_of(change.scalar(view), windows, positions, elements, outer=0)
     if image is None or len(image.positions) != 2 or len(image.sides) != 3:

@@ -137,7 +137,7 @@ class Chunks:
     def sizes(self) -> list[tuple[str, int, str]]:
         """The sizes of chunks: (name, rows, comparison of the block's number with `full`)."""
         sizes = [("whole", self.block, "slt"), ("rest", self.rest, "eq")]
-        return [one for one in sizes if one[1]]
+        return [size for size in sizes if size[1]]
 
 
 def chunks_of(windowed: Windowed, block: int, images: int) -> Chunks:
@@ -182,7 +182,7 @@ def winograd_choices(windowed: Windowed, panels: Panels, processor: Processor) -
 
 def divisor_near(number: int, target: int) -> int:
     """The largest divisor of `number` that is at most `target`, or 1."""
-    return max(one for one in range(1, max(target, 1) + 1) if number % one == 0)
+    return max(divisor for divisor in range(1, max(target, 1) + 1) if number % divisor == 0)
 
 
 def winograd_works(
@@ -241,18 +241,18 @@ def packed_weights(windowed: Windowed, panels: Panels) -> PackedWeights:
     k_axes, filtering = windowed.step.k, filtering_of(windowed)
     extents = row_major_strides([axis.extent for axis in k_axes])
     pitches = dict(zip(k_axes, extents, strict=True))
-    *plane, side = windowed.image.sides
-    channels, elements = side.axis.extent, range(filtering.window)
+    *plane, channel_side = windowed.image.sides
+    channels, elements = channel_side.axis.extent, range(filtering.window)
     # If windows are mirrored, weights are mirrored too.
     down, right = (
-        [pitches[one.element] * number for number in elements][:: one.windows.dilation]
-        for one in plane
-        if one.element is not None
+        [pitches[side.element] * number for number in elements][:: side.windows.dilation]
+        for side in plane
+        if side.element is not None
     )
     taps = tuple(row + column for row in down for column in right)
     words = len(taps) * channels * _WORD_BYTES
     words = -(-words // (panels.width * windowed.step.dtype.itemsize))
     k = filtering.products * channels + 1 + words
     packing = packing_of_all(as_matrix(right_alone(windowed.step)), panels.lanes)
-    numbers = (filtering, taps, pitches[side.axis], channels)
+    numbers = (filtering, taps, pitches[channel_side.axis], channels)
     return PackedWeights(panels, k, packing, False, *numbers)

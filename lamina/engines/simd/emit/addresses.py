@@ -102,7 +102,7 @@ class Workspaces:
                 start, block = max(start, end), self._block_bytes
                 if block is not None and start % block + size > block:
                     start = -(-start // block) * block
-        insort(self._in_order, (start, start + size, steps), key=lambda one: one[:2])
+        insort(self._in_order, (start, start + size, steps), key=lambda allocation: allocation[:2])
         self.extents[name] = start, start + size
         self.shared_bytes = max(self.shared_bytes, start + size)
         return start

@@ -102,7 +102,7 @@ def emit_amx_tile(module: Module, tile: AmxTile) -> str:
             loop = stack.enter_context(code.loop(0, counts.get(depth) or code.constant(extent)))
             skipped = loop.index * stride
             # In the right operand, pairs.
-            inner = size_of([one or 1 for one, _ in tile.loops[depth + 1 :]])
+            inner = size_of([iterations or 1 for iterations, _ in tile.loops[depth + 1 :]])
             step = code.constant(inner * AMX_STEPS * tile.width)
             for number in counts:
                 if number > depth:

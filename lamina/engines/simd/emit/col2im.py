@@ -73,5 +73,5 @@ class Col2im(WindowWriter):
                         call_tile(code, self._register_tile(panel, *rows, loops), at, here, to)
                 margin = sum(-window.offset * pitch for window, pitch in windows)
                 start = code.offset(sums, margin, self._element)
-                numbers = (*[0] * len(lengths), *(one.extent for one in scattered), n_start)
+                numbers = (*[0] * len(lengths), *(window.extent for window in scattered), n_start)
                 self._call_epilogue(code, kind, start, batch, outer, *numbers)

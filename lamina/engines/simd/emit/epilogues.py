@@ -42,9 +42,9 @@ def write_epilogue(
     parameters = (("table", TABLE), ("sums", POINTER), *((number, I64) for number in numbers))
     used = reads_of(step) | writes_of(step)
     points = context.begin(f"{name}_epilogue", parameters, used, calling=True)
-    _, sums, *given, n_start = points.code.parameters
+    _, sums, *integers, n_start = points.code.parameters
     count, kind, code = len(m_axes), element(step.dtype), points.code
-    bound, firsts, counts = given[: -2 * count], given[-2 * count : -count], given[-count:]
+    bound, firsts, counts = integers[: -2 * count], integers[-2 * count : -count], integers[-count:]
     with ExitStack() as stack:
         for axis, value in zip(around, bound, strict=True):
             stack.enter_context(points.bound(axis, value))

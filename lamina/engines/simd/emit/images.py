@@ -119,13 +119,13 @@ class TransposedImageCopy(ImageCopy):
         code = self.points.code
         rows: list[Value] = []
         for number in range(count):
-            position = first + 2 * number
-            both = (self._read(one, start, width) for one in (position, position + 1))
-            rows.append(pairs.zipped(code, *both))
+            even = first + 2 * number
+            pair = (self._read(position, start, width) for position in (even, even + 1))
+            rows.append(pairs.zipped(code, *pair))
         for lane in range(0, width, count):
             present = min(count, width - lane)
             picks = [lane + min(number, present - 1) for number in range(count)]
-            square = [code.shuffle(one, None, picks) for one in rows]
+            square = [code.shuffle(row, None, picks) for row in rows]
             for number, values in enumerate(transposed(code, square)[:present]):
                 skipped = (lane + number) * self._pitch(self.along)
                 address = code.offset(code.offset(target, first, "i16"), skipped, "i16")

@@ -141,7 +141,8 @@ def write_kernels(
     schedule = schedule or decide(program, processor, signatures=signatures)
     written = WrittenProgram(schedule, module, Workspaces(alignment, block_bytes))
     if keeps_apart:
-        written.kept = {one.name: one.bytes for one in schedule.prepackings if one.at_load}
+        at_load = (packing for packing in schedule.prepackings if packing.at_load)
+        written.kept = {packing.name: packing.bytes for packing in at_load}
     _Writer(program, processor, signatures, written, addresses, whole_vectors).write(only)
     return written
 
@@ -165,7 +166,7 @@ class _Writer:
     def write(self, only: int | None) -> None:
         program, written, schedule = self.program, self.written, self.written.schedule
         # The largest come first, because smaller ones then fit between them.
-        for packing in sorted(schedule.prepackings, key=lambda one: -one.bytes):
+        for packing in sorted(schedule.prepackings, key=lambda operand: -operand.bytes):
             if packing.name not in written.kept:
                 needed = range(*packing.needed)
                 offset = written.workspaces.allocate(packing.name, packing.bytes, needed)
@@ -176,7 +177,7 @@ class _Writer:
         packings = defaultdict[int, list[tuple[Prepacking, Slices]]](list)
         for pair in zip(schedule.prepackings, schedule.packing_kernels, strict=True):
             packings[pair[0].before].append(pair)
-        prepacked = {number: one for one in schedule.prepackings for number in one.users}
+        prepacked = {user: operand for operand in schedule.prepackings for user in operand.users}
         column_sums = schedule.column_sums()
         first_call = 0
         for number, step in enumerate(schedule.steps):
@@ -224,15 +225,15 @@ class _Writer:
         prepacked: Prepacking | None,
     ) -> None:
         """Writes the kernels of a step, and of the column sums that are fused after it."""
-        sums = (self.written.schedule.steps[one] for one in fused)
-        nests = [one.nest for one in sums if isinstance(one, FusedSum)]
-        steps = [self.program.steps[one] for one in (number, *fused)]
+        sums = (self.written.schedule.steps[index] for index in fused)
+        nests = [fused_sum.nest for fused_sum in sums if isinstance(fused_sum, FusedSum)]
+        steps = [self.program.steps[index] for index in (number, *fused)]
         schedules = (schedule, *(LoopSchedule((nest,)) for nest in nests))
         signature, used = self.signatures.of(steps, schedules, iteration)
 
         def write(context: Context, steps: Sequence[Step]) -> list[WrittenKernel]:
             step, *sums = steps
-            name, *others = (f"step{one}" for one in (number, *fused))
+            name, *others = (f"step{index}" for index in (number, *fused))
             if isinstance(step, Loop):
                 assert isinstance(schedule, LoopSchedule)
                 return emit_loops(context, name, step, schedule)

@@ -24,10 +24,10 @@ def emit_loops(
     split = split_loop(merged_axes(loop), schedule.split, schedule.blocks)
     for buffer in split.buffers:
         context.need_buffer(buffer.name, buffer.shape, buffer.dtype)
-    names = [*(f"{name}_{one.name}" for one in split.loops[:-1]), name]
+    names = [*(f"{name}_{part.name}" for part in split.loops[:-1]), name]
     return [
-        emit_nest(context, function, one, nest)
-        for function, one, nest in zip(names, split.loops, schedule.nests, strict=True)
+        emit_nest(context, function, part, nest)
+        for function, part, nest in zip(names, split.loops, schedule.nests, strict=True)
     ]
 
 

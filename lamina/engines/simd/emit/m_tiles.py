@@ -15,9 +15,9 @@ from lamina.engines.simd.decide.tiles import MTiles
 def m_start_of(tiles: MTiles, tile: Value) -> Value:
     """The number of the first row of a tile, if rows are numbered in row-major order."""
     axis, piece = tiles.split
-    each = -(-tiles.extents[axis] // piece)
+    pieces = -(-tiles.extents[axis] // piece)
     past = size_of(tiles.extents[axis + 1 :])
-    return tile // each * (tiles.extents[axis] * past) + tile % each * (piece * past)
+    return tile // pieces * (tiles.extents[axis] * past) + tile % pieces * (piece * past)
 
 
 def over_tiles(
@@ -27,7 +27,8 @@ def over_tiles(
     sizes = tiles.sizes
     _, full_tiles = sizes[0]
     with code.loop(begin, end) as loop:
-        number, firsts = _firsts(code, tiles, loop.index, range(sum(len(one) for _, one in sizes)))
+        pieces = range(sum(len(numbers) for _, numbers in sizes))
+        number, firsts = _firsts(code, tiles, loop.index, pieces)
         if len(sizes) == 1:
             yield sizes[0][0], firsts
         else:

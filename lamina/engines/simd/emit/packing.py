@@ -204,8 +204,8 @@ class _Reading:
     def name(self) -> str:
         """The name in functions that read so."""
         names = (
-            one.dtype.short if one.primitive == "cast" else one.primitive
-            for one in self.view.conversions
+            apply.dtype.short if apply.primitive == "cast" else apply.primitive
+            for apply in self.view.conversions
         )
         ending = ["pairs"] if self.paired else []
         return "_".join([self.view.dtypes[0].short, *names, str(self.lanes), *ending])
@@ -297,7 +297,8 @@ def _left_parts(
 
     Gives the address of all parts, the number of the work item, and the number of the part.
     """
-    points = context.begin(name, ITEM_RANGE_PARAMETERS, {one.buffer for one in loads(matrix.left)})
+    used = {load.buffer for load in loads(matrix.left)}
+    points = context.begin(name, ITEM_RANGE_PARAMETERS, used)
     *_, first, last = points.code.parameters
     context.need_shared(matrix.batch.extent * count * size * Type(matrix.element).bytes)
     packed = context.address(points.code, context.SHARED)

@@ -50,7 +50,7 @@ def zipped(code: Builder, first: Value, second: Value | None = None) -> Value:
         halves = code.rounded_to_bfloat16(first, second)
         picks = [lane + half for lane in range(lanes) for half in (0, lanes)]
         return code.as_pairs(code.shuffle(halves, None, picks))
-    low, high = (code.convert("zext", one, "i32") for one in (first, second))
+    low, high = (code.convert("zext", vector, "i32") for vector in (first, second))
     return low | (high << 16)
 
 

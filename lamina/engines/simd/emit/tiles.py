@@ -179,8 +179,8 @@ def _sums_of_lanes(code: Builder, vectors: Sequence[Value]) -> Value:
         if len(current) % 2:
             current.append(current[-1])
         current = [
-            code.shuffle(one, other, evens) + code.shuffle(one, other, odds)
-            for one, other in zip(current[::2], current[1::2], strict=True)
+            code.shuffle(first, second, evens) + code.shuffle(first, second, odds)
+            for first, second in zip(current[::2], current[1::2], strict=True)
         ]
         remaining //= 2
     return code.shuffle(current[0], None, range(count))
@@ -195,7 +195,7 @@ def call_tile(
     micro-kernel.
     """
     (extent, left_step), *deeper = tile.loops
-    k = size_of([one for one, _ in deeper])
+    k = size_of([inner_extent for inner_extent, _ in deeper])
     most = max(MOST_TERMS // (2 * k if tile.paired else k), 1)
     iterations = iterations or extent
     if extent > most:

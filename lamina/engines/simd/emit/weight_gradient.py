@@ -160,8 +160,8 @@ class WeightGradient(WindowWriter):
     def _write_chunk(self, name: str, panel: Panel, block: int) -> None:
         """Writes a function that adds the products of a chunk of output positions to the sums."""
         image = self._image
-        points, code, given = self._begin(name, "batch outer start n_start low high", "sums")
-        batch, outer, start, n_start, low, high, sums = given
+        points, code, arguments = self._begin(name, "batch outer start n_start low high", "sums")
+        batch, outer, start, n_start, low, high, sums = arguments
         memory = self._context.own(code)
         run = self._positions_of_run // self._per_step
         strides, skipped = image.layout(block)

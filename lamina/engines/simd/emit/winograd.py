@@ -113,10 +113,11 @@ class TransformedTiles(WindowWriter):
                 target = code.offset(tiles, tile * self._channels, self._element)
                 for first, count, wide in ((0, vectorized, lanes), (vectorized, rest, rest)):
                     if count:
-                        ends = [code.offset(one, first, self._element) for one in (source, target)]
+                        here = code.offset(source, first, self._element)
+                        there = code.offset(target, first, self._element)
                         vector = Type(self._element, wide)
                         function = emit_data_transform(code.module, self._filtering, vector)
-                        code.call_void(function, *ends, down, right, inputs.stride, count)
+                        code.call_void(function, here, there, down, right, inputs.stride, count)
 
     def _multiply(
         self,
@@ -140,7 +141,8 @@ class TransformedTiles(WindowWriter):
         tile = self._register_tile(panel, *offsets, (k_loop,), fresh=fresh)
         with code.loop(0, self._products) as pairs:
             left, right, sums = (
-                code.offset(one.start, pairs.index * one.stride, self._element) for one in operands
+                code.offset(matrices.start, pairs.index * matrices.stride, self._element)
+                for matrices in operands
             )
             full_tiles, rest = divmod(m, tile_m)
             with code.loop(0, full_tiles) as loop:
@@ -185,12 +187,12 @@ class WinogradForward(TransformedTiles):
     def _write_chunk(self, label: str, block: int) -> None:
         """Writes `chunk(table, thread, batch, outer, start)`: the results of some rows of tiles."""
         images, lanes = self._chunks.images, self._panels.lanes
-        columns, each = self._tile * self._wide, self._image.size(self._tile * block)
+        columns, size = self._tile * self._wide, self._image.size(self._tile * block)
         row, rest = self._tile * columns, self._channels % lanes
         sizes = [row * self._panels.width]
         if not self._filtering.is_local:
             positions = images * block * row
-            sizes += [each // self._channels + lanes, positions + lanes, images * block]
+            sizes += [size // self._channels + lanes, positions + lanes, images * block]
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
         copied, inputs, products, (out, *marks) = self._memory(code, block, after=sizes)
         zeros = _ZeroWindows(*marks) if marks else None
@@ -218,7 +220,7 @@ class WinogradForward(TransformedTiles):
                 transform = emit_result_transform(*emitted)
                 code.call_void(transform, source, out, products.stride, self._wide)
                 with code.when(has_zeros):
-                    moves = [(outers.index, each), (rows.index, self._tile * down)]
+                    moves = [(outers.index, size), (rows.index, self._tile * down)]
                     windows = address(code, copied, moves, self._element)
                     numbers = (down, right, columns, self._channels - rest)
                     set_zeros = emit_exact_zeros(*emitted, lanes, rest)

@@ -33,7 +33,7 @@ def emit_data_transform(module: Module, filtering: Filtering, vector: Type) -> s
     code = module.function(name, parameters("source target", "down right stride channels"))
     source, target, down, right, stride, channels = code.parameters
     with code.loop(0, channels, vector.lanes) as loop:
-        here, there = (code.offset(one, loop.index, vector.element) for one in (source, target))
+        here, there = (code.offset(base, loop.index, vector.element) for base in (source, target))
         square = _stored(code, here, down, right, vector)
         store_square(code, along_both(code, filtering.data_transform, square), there, stride)
     return name
@@ -50,8 +50,8 @@ def emit_factor_transform(module: Module, filtering: Filtering, vector: Type) ->
         return name
     values = [(f"value{number}", vector) for number in range(filtering.results**2)]
     code = module.function(name, (*values, *parameters("target", "stride")))
-    *given, target, stride = code.parameters
-    square = listed(given, filtering.results)
+    *tile, target, stride = code.parameters
+    square = listed(tile, filtering.results)
     store_square(code, along_both(code, filtering.gradient_transform, square), target, stride)
     return name
 
@@ -93,14 +93,14 @@ def emit_gradient_transform(
     are added up, each of `size` elements. If windows are mirrored along an axis, so are their
     gradients.
     """
-    signs = "_".join("mirrored" if one else "plain" for one in mirrored)
+    signs = "_".join("mirrored" if is_mirrored else "plain" for is_mirrored in mirrored)
     name = f"winograd_gradients_{filtering.label}_{kind}_{panel.vectors}x{panel.lanes}_{signs}"
     if module.has(name):
         return name
     code = module.function(name, parameters("source target", "stride blocks size"))
     sums, gradients, stride, blocks, size = code.parameters
     vector = Type(kind, panel.lanes)
-    down, right = (range(filtering.window)[:: -1 if one else 1] for one in mirrored)
+    down, right = (range(filtering.window)[:: -1 if is_mirrored else 1] for is_mirrored in mirrored)
     for number in range(panel.vectors):
         skipped = number * panel.lanes
         zeros = [code.constant(0, vector)] * filtering.products

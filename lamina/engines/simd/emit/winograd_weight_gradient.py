@@ -80,8 +80,8 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _write_item(self, chunks: int) -> None:
         """Writes `item(table, thread, batch, group, piece, block, number)`: sums over chunks."""
-        _, code, given = self._begin("item", "batch group piece block number")
-        batch, group, piece, block, number = given
+        numbers = "batch group piece block number"
+        _, code, (batch, group, piece, block, number) = self._begin("item", numbers)
         if self._blocks == 1:
             sums = self._context.own(code)
         else:
@@ -96,19 +96,19 @@ class WinogradWeightGradient(TransformedTiles):
             for label, outer, start in self._over_chunk(code, loop.index):
                 self._call(code, label, batch, outer, start, first, last, piece, sums)
         if self._blocks == 1:
-            each = -(-self._schedule.channels // lanes)
-            start = piece * each
+            vectors_of_piece = -(-self._schedule.channels // lanes)
+            start = piece * vectors_of_piece
             with code.loop(first, last) as panels:
                 past = (panels.index - first) * self._panel_sums
                 of_panel = code.offset(sums, past, self._element)
-                with code.loop(start, start + each) as vectors:
+                with code.loop(start, start + vectors_of_piece) as vectors:
                     self._call_gradients(code, batch, panels.index, vectors.index, of_panel)
 
     def _write_chunk(self, label: str, block: int) -> None:
         """Writes a function that adds the products of a chunk of tiles to the sums of panels."""
-        used = reads_of(self._step)
-        points, code, given = self._begin(label, "batch outer start first last piece", "sums", used)
-        batch, outer, start, first, last, piece, sums = given
+        numbers, used = "batch outer start first last piece", reads_of(self._step)
+        points, code, arguments = self._begin(label, numbers, "sums", used)
+        batch, outer, start, first, last, piece, sums = arguments
         copied, left, *_ = self._memory(code, block, before=self._own_sums)
         with points.bound(self._batch, batch), points.bound(self._piece, piece):
             self._transform_chunk(points, (outer, start), block, copied, left)
@@ -120,9 +120,8 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _write_panel(self, name: str, panel: Panel, block: int) -> None:
         """Writes a function that adds the products of the tiles of a chunk to a panel's sums."""
-        used = reads_of(self._step)
-        points, code, given = self._begin(name, "batch outer start number", "sums", used)
-        batch, outer, start, number, sums = given
+        numbers, used = "batch outer start number", reads_of(self._step)
+        points, code, (batch, outer, start, number, sums) = self._begin(name, numbers, "sums", used)
         n_start = number * self._panels.width
         _, left, factors, _ = self._memory(code, block, before=self._own_sums)
         right = replace(factors, stride=self._matrix_stride(self._tiles(block) * panel.width))
@@ -169,11 +168,11 @@ class WinogradWeightGradient(TransformedTiles):
 
     def _right_view(self) -> Scalar:
         """The right operand over whole tiles, with zeros past its last position."""
-        tiles = {axis: tiled(axis, self._tile) for axis in self._step.k[-2:]}
+        tiles = [(axis, tiled(axis, self._tile)) for axis in self._step.k[-2:]]
         _, of_outer = flattened(self._image.outer, self._outer.name)
-        change = Rewrite(of_outer | {axis: axis_index(one) for axis, one in tiles.items()})
+        change = Rewrite(of_outer | {axis: axis_index(padded) for axis, padded in tiles})
         bounds = tuple(
-            Bound(axis_index(axis), 0, axis.extent) for axis, one in tiles.items() if one != axis
+            Bound(axis_index(axis), 0, axis.extent) for axis, padded in tiles if padded != axis
         )
         within = Rewrite(load=lambda load: replace(load, bounds=(*load.bounds, *bounds)))
         return change.scalar(within.scalar(self._step.right))
@@ -205,7 +204,7 @@ class WinogradWeightGradient(TransformedTiles):
         Gradients stay in the thread's memory until those whose terms are all zero are known.
         """
         lanes, window = self._panels.lanes, self._window
-        each = window**2 * panel.width
+        size = window**2 * panel.width
         (channels,) = (axis for axis in self._step.m if axis not in self._elements)
         pitches = [window * panel.width, panel.width, 0]
         self._write_epilogue(kind, panel, [*self._elements, channels], pitches)
@@ -215,17 +214,16 @@ class WinogradWeightGradient(TransformedTiles):
         for label, present, _ in sizes:
             narrowing, along = f"{self._name}_{kind}_{label}_zeros", (channels, present)
             write_narrowing(self._context, narrowing, self._step, along, panel, self._step.k[-2:])
-        numbers = "batch panel number"
-        _, code, given = self._begin(f"{kind}_gradients", numbers, "sums", frozenset())
-        batch, number, vector, sums = given
-        own_sizes = (*self._own_sums, lanes * each, lanes, lanes * window**2)
+        name, numbers = f"{kind}_gradients", "batch panel number"
+        _, code, (batch, number, vector, sums) = self._begin(name, numbers, "sums", frozenset())
+        own_sizes = (*self._own_sums, lanes * size, lanes, lanes * window**2)
         _, gradients, nonzero, words = self._arrays(code, own_sizes)
         n_start = number * self._panels.width
         first = vector * lanes
         last = code.minimum(first + lanes, self._all_channels)
         with code.loop(first, last) as loop:
             past = loop.index - first
-            target = code.offset(gradients, past * each, self._element)
+            target = code.offset(gradients, past * size, self._element)
             source = code.offset(sums, loop.index % self._channels * panel.width, self._element)
             high, wide = (side.windows.dilation < 0 for side in self._plane)
             transform = emit_gradient_transform(
@@ -233,7 +231,7 @@ class WinogradWeightGradient(TransformedTiles):
             )
             strides = (self._sums_stride, self._blocks, self._item_sums)
             code.call_void(transform, source, target, *strides)
-            starts = range(0, each, panel.width)
+            starts = range(0, size, panel.width)
             at = (code.offset(target, start, self._element) for start in starts)
             rows = [panel_vectors(code, panel, self._element, start) for start in at]
             code.store(nonzero_n_of_any(code, panel, rows), code.offset(nonzero, past, "i32"))
@@ -248,7 +246,7 @@ class WinogradWeightGradient(TransformedTiles):
                 code.call_void(f"{self._name}_{kind}_{label}_zeros", *operands)
         self._clear_zeros(code, panel, count, gradients, words)
         with code.loop(first, last) as loop:
-            source = code.offset(gradients, (loop.index - first) * each, self._element)
+            source = code.offset(gradients, (loop.index - first) * size, self._element)
             numbers = (0, 0, 0, loop.index, window, window, 1, n_start)
             self._call_epilogue(code, kind, source, batch, *numbers)
 

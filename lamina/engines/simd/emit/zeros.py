@@ -70,7 +70,7 @@ def nonzero_n_of_any(code: Builder, panel: Panel, several: Sequence[Sequence[Val
     vectors: list[Value] = []
     for vectors_of_n in zip(*several, strict=True):
         kind = vectors_of_n[0].type
-        bits = [code.convert("bitcast", one, f"i{kind.bits}") for one in vectors_of_n]
+        bits = [code.convert("bitcast", vector, f"i{kind.bits}") for vector in vectors_of_n]
         # Infinity and NaN have bits too. A sign bit alone does not count.
         vectors.append(reduce(Value.__or__, bits) & ((1 << (kind.bits - 1)) - 1))
     return nonzero_n(code, panel, vectors)
@@ -95,8 +95,8 @@ def write_narrowing(
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
-    given = (("table", TABLE), *parameters("", "batch first n_start"), *parameters("words"))
-    points = context.begin(name, given, used)
+    arguments = (("table", TABLE), *parameters("", "batch first n_start"), *parameters("words"))
+    points = context.begin(name, arguments, used)
     code = points.code
     _, batch, first, n_start, words = code.parameters
     # With constant coordinates, index terms without the innermost axis of K are hoisted from its
@@ -225,10 +225,10 @@ def emit_zero_windows(
     # Vectors of windows may reach past the last row. They find no zeros there.
     vector = Type("i32", lanes)
     code.store(code.constant(1, vector), code.offset(seen, count, "i32"))
-    each = filtering.results
-    with code.loop(0, rows // each) as tiles:
-        within = code.begin_loop(0, each, 1, [code.constant(0, I32)])
-        row = tiles.index * each + within.index
+    tile = filtering.results
+    with code.loop(0, rows // tile) as tiles:
+        within = code.begin_loop(0, tile, 1, [code.constant(0, I32)])
+        row = tiles.index * tile + within.index
         column = code.begin_loop(0, columns, lanes, within.carried)
         first = address(code, seen, [(row, pitch), (column.index, 1)], "i32")
         window = code.constant(0, vector)
