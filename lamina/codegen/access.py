@@ -59,7 +59,7 @@ class Access:
         indices = self.positions.indices(load.index)
         mask_varies = inside is not None and bool(inside.type.lanes)
         if indices.each is None and not indices.stride and not mask_varies:
-            return self._load_one(load, indices.start, inside)
+            return self._load_element(load, indices.start, inside)
         if indices.each is None and indices.stride in (1, -1):
             return self._run(load, indices, inside, lanes)
         if inside is None and indices.each is None:
@@ -112,7 +112,7 @@ class Access:
         forwards = (lanes.axis, 1) in index.terms
         return count * type.bytes if aligned and forwards else 0
 
-    def _load_one(self, load: Load, index: Value, inside: Value | None) -> Value:
+    def _load_element(self, load: Load, index: Value, inside: Value | None) -> Value:
         code = self.code
         type = Type(memory_element(load.dtype))
         # Element 0 always exists.

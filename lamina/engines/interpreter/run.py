@@ -226,13 +226,13 @@ def _scan_or_sort(stage: Scan | Sort, points: _Points, mask: Array) -> None:
     """Stores the running combinations of the values along an axis, or their order."""
     if isinstance(stage, Sort):
         order = np.argsort(points.everywhere(stage.key), axis=-1, kind="stable")
-        points.locals["found"] = order.astype(stage.dtype.numpy)
+        points.locals["stored"] = order.astype(stage.dtype.numpy)
     else:
         values, dtype = points.everywhere(stage.value), stage.dtype.numpy
         wide = np.float64 if stage.combine == "sum" and stage.dtype.is_float else dtype
         running = REDUCTIONS[stage.combine].accumulate(values, axis=-1, dtype=wide)
-        points.locals["found"] = running.astype(dtype)
-    store = Store(stage.buffer, stage.index, Local("found", stage.dtype))
+        points.locals["stored"] = running.astype(dtype)
+    store = Store(stage.buffer, stage.index, Local("stored", stage.dtype))
     _store((store,), points, mask)
 
 

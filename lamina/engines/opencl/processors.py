@@ -124,7 +124,7 @@ class _AddressesOfKernel:
     def buffer(self, code: Builder, table: Value, number: int) -> Value:
         return _inner(code).address_in(table, number + 1)
 
-    def own(self, code: Builder, table: Value, thread: Value) -> Value:
+    def thread_memory(self, code: Builder, table: Value, thread: Value) -> Value:
         return _inner(code).address_in(table, 0)
 
     def iteration(self, code: Builder, table: Value) -> Value:

@@ -14,8 +14,8 @@ from lamina.codegen.values import I64, POINTER, Value
 from lamina.engines.simd.processor import LINE_BYTES
 
 # Every section of a table in memory begins with these entries; buffers follow.
-HEADER = ("own", "own bytes", "iteration")
-_OWN, _OWN_BYTES, _ITERATION = range(len(HEADER))
+HEADER = ("thread memory", "thread bytes", "iteration")
+_THREAD_MEMORY, _THREAD_BYTES, _ITERATION = range(len(HEADER))
 
 
 class Addresses(Protocol):
@@ -25,7 +25,7 @@ class Addresses(Protocol):
         """The address of a buffer, by its number in the order of the kernel's buffers."""
         ...
 
-    def own(self, code: Builder, table: Value, thread: Value) -> Value:
+    def thread_memory(self, code: Builder, table: Value, thread: Value) -> Value:
         """The address of a thread's memory."""
         ...
 
@@ -45,10 +45,10 @@ class AddressesInMemory:
     def buffer(self, code: Builder, table: Value, number: int) -> Value:
         return _entry(code, table, len(HEADER) + number)
 
-    def own(self, code: Builder, table: Value, thread: Value) -> Value:
-        base = _entry(code, table, _OWN)
+    def thread_memory(self, code: Builder, table: Value, thread: Value) -> Value:
+        base = _entry(code, table, _THREAD_MEMORY)
         # The size is in the table, because it is known only after all steps are written.
-        size = code.load(code.offset(table, _OWN_BYTES, "ptr"), I64)
+        size = code.load(code.offset(table, _THREAD_BYTES, "ptr"), I64)
         return code.offset(base, size * thread, "i8")
 
     def iteration(self, code: Builder, table: Value) -> Value:
@@ -83,7 +83,7 @@ class Workspaces:
         # The same in the order of memory, with the steps that need the allocation.
         self._in_order: list[tuple[int, int, range]] = []
 
-    def need_own(self, size: int) -> None:
+    def need_thread_memory(self, size: int) -> None:
         """Requests at least `size` bytes for each thread."""
         self.thread_bytes = max(self.thread_bytes, -(-size // self._alignment) * self._alignment)
 

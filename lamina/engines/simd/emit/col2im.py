@@ -26,7 +26,7 @@ class Col2im(WindowWriter):
         # The worker's memory: sums, and the image of an operand that is not read in its buffer.
         sums = size_of(lengths) * self._panels.width
         image = self._image.size(self._image.positions[0].extent)
-        self._context.workspaces.need_own((sums + image) * self._bytes)
+        self._context.workspaces.need_thread_memory((sums + image) * self._bytes)
         self._write_item(lengths)
         with self._items(self._name, self._outer.extent) as (code, _, (outer, batch)):
             self._call(code, "item", batch, outer)
@@ -35,7 +35,7 @@ class Col2im(WindowWriter):
     def _write_item(self, lengths: Sequence[int]) -> None:
         points, code, (batch, outer) = self._begin("item", "batch outer")
         scattered = self._windowed.scattered
-        sums = self._context.own(code)
+        sums = self._context.thread_memory(code)
         image = self._image
         block = image.positions[0].extent
         strides, _ = image.layout(block)

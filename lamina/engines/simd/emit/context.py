@@ -98,10 +98,10 @@ class Context:
         """The address of a buffer; the function's first parameter is the table."""
         return self.addresses.buffer(code, code.parameters[0], list(self.buffers).index(name))
 
-    def own(self, code: Builder) -> Value:
+    def thread_memory(self, code: Builder) -> Value:
         """The address of the thread's memory; a function's first parameters are table, thread."""
         table, thread, *_ = code.parameters
-        return self.addresses.own(code, table, thread)
+        return self.addresses.thread_memory(code, table, thread)
 
     def begin(
         self,

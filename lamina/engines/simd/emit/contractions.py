@@ -141,7 +141,7 @@ class _Gemm:
         tiles = 1 if schedule.chunk == schedule.k_steps else schedule.m_tiles
         sums_bytes = tiles * schedule.tile_m * panels.width * step.dtype.itemsize
         self._sums_offset = whole_lines(panel_bytes)
-        context.workspaces.need_own(self._sums_offset + sums_bytes)
+        context.workspaces.need_thread_memory(self._sums_offset + sums_bytes)
 
     # Kernels
 
@@ -196,7 +196,7 @@ class _Gemm:
         points = self._context.begin(name, arguments, reads_of(step) | writes_of(step))
         code = points.code
         _, _, batch, number, begin, end = code.parameters
-        memory = self._context.own(code)
+        memory = self._context.thread_memory(code)
         sums = code.offset(memory, self._sums_offset, "i8")
         n_start = number * self._panels.width
         k, longest = self._schedule.k_steps, self._schedule.chunk

@@ -30,7 +30,7 @@ class ImplicitGemm(WindowWriter):
         largest = max(self._image.size(size) for _, size, _ in chunks.sizes())
         sums_at = whole_lines(images * largest * self._left_bytes)
         tile_bytes = self._schedule.tile_m * self._panels.width * self._bytes
-        self._context.workspaces.need_own(sums_at + tile_bytes)
+        self._context.workspaces.need_thread_memory(sums_at + tile_bytes)
         for kind, panel, _, _ in self._panels.kinds():
             pitches = [0] * (len(positions) - 1) + [panel.width]
             if len(positions) > 1:
@@ -48,7 +48,7 @@ class ImplicitGemm(WindowWriter):
         """Writes `block(table, thread, batch, outer, start)`: all tiles, each with its epilogue."""
         image, is_amx = self._image, self._schedule.amx
         points, code, (batch, outer, start) = self._begin(label, "batch outer start")
-        memory = self._context.own(code)
+        memory = self._context.thread_memory(code)
         sums = code.offset(memory, sums_at, "i8")
         end = outer + self._schedule.images
         strides, skipped = image.layout(block)

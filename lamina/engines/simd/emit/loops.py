@@ -71,10 +71,10 @@ class MergeSort:
         self._length = self._run << self._merges
         self._key, self._position = element(sort.key.dtype), element(sort.dtype)
         # Both have two halves; a pass reads one and writes the other.
-        copies = 2 if self._merges else 1
-        keys = whole_lines(copies * self._length * Type(self._key).bytes)
-        context.workspaces.need_own(keys + copies * self._length * Type(self._position).bytes)
-        memory = context.own(self._code)
+        count = self._length * (2 if self._merges else 1)
+        keys = whole_lines(count * Type(self._key).bytes)
+        context.workspaces.need_thread_memory(keys + count * Type(self._position).bytes)
+        memory = context.thread_memory(self._code)
         self._keys = self._code.offset(memory, 0, "i8")
         self._positions = self._code.offset(memory, keys, "i8")
 

@@ -64,8 +64,8 @@ def _pack_rounded(
 ) -> None:
     """Packs a panel in the order of memory as floats, and rounds them to pairs of bfloat16."""
     code, panel = right.points.code, right.panel
-    memory, k, width = context.own(code), floats.k.extent, panel.width
-    context.workspaces.need_own(k * width * Type("float").bytes)
+    memory, k, width = context.thread_memory(code), floats.k.extent, panel.width
+    context.workspaces.need_thread_memory(k * width * Type("float").bytes)
     of_floats = replace(right, matrix=floats)
     replace(of_floats, target=memory).write_all(k)
     with code.loop(0, k // 2) as loop:
@@ -85,8 +85,8 @@ def _pack_transformed(context: Context, packed: PackedWeights, right: RightPanel
     """Packs a panel of weights for Winograd's algorithm."""
     code, panel, taps = right.points.code, right.panel, packed.taps
     dtype = right.matrix.step.dtype
-    context.workspaces.need_own(packed.unpacked * packed.panels.width * dtype.itemsize)
-    memory = context.own(code)
+    context.workspaces.need_thread_memory(packed.unpacked * packed.panels.width * dtype.itemsize)
+    memory = context.thread_memory(code)
     replace(right, target=memory).write_all(packed.unpacked)
     first, width = taps[0], panel.width
     strides = (taps[packed.filtering.window] - first, taps[1] - first, packed.pitch)

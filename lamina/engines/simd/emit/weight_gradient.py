@@ -61,7 +61,7 @@ class WeightGradient(WindowWriter):
     def write(self) -> list[WrittenKernel]:
         schedule = self._schedule
         sums_bytes = self._m.extent * self._panels.width * self._bytes
-        self._context.workspaces.need_own(self._sums_offset + sums_bytes)
+        self._context.workspaces.need_thread_memory(self._sums_offset + sums_bytes)
         matrices = self._batch.extent * self._panels.count
         if schedule.partial_sums > 1:
             self._context.need_shared(schedule.partial_sums * matrices * sums_bytes)
@@ -99,7 +99,7 @@ class WeightGradient(WindowWriter):
         n_start = number * self._panels.width
         first, end = (m_start_of(self._tiles, tile) for tile in (low, high))
         if self._schedule.partial_sums == 1:
-            sums = code.offset(self._context.own(code), self._sums_offset, "i8")
+            sums = code.offset(self._context.thread_memory(code), self._sums_offset, "i8")
         else:
             sums = self._partial_sums(code, batch, number, block)
         zero = code.constant(0, Type(self._element, panel.lanes))
@@ -142,7 +142,7 @@ class WeightGradient(WindowWriter):
         _, code, numbers = self._begin(f"{kind}_total", _ITEM_NUMBERS)
         batch, number, low, high, zero = numbers
         blocks = self._partial_sums(code, batch, number, zero)
-        totals = code.offset(self._context.own(code), self._sums_offset, "i8")
+        totals = code.offset(self._context.thread_memory(code), self._sums_offset, "i8")
         first, end = (m_start_of(self._tiles, tile) for tile in (low, high))
         with code.loop(first, end) as m:
             vector = Type(self._element, panel.lanes)
@@ -162,7 +162,7 @@ class WeightGradient(WindowWriter):
         image = self._image
         points, code, arguments = self._begin(name, "batch outer start n_start low high", "sums")
         batch, outer, start, n_start, low, high, sums = arguments
-        memory = self._context.own(code)
+        memory = self._context.thread_memory(code)
         run = self._positions_of_run // self._per_step
         strides, skipped = image.layout(block)
         end = outer + self._schedule.images

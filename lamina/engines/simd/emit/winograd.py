@@ -63,8 +63,8 @@ class TransformedTiles(WindowWriter):
     def _arrays(self, code: Builder, sizes: Iterable[int]) -> list[Value]:
         """The addresses of arrays of these sizes in the thread's memory."""
         *offsets, end = accumulate(map(self._matrix_stride, sizes), initial=0)
-        self._context.workspaces.need_own(end * self._bytes)
-        memory = self._context.own(code)
+        self._context.workspaces.need_thread_memory(end * self._bytes)
+        memory = self._context.thread_memory(code)
         return [code.offset(memory, at, self._element) for at in offsets]
 
     def _memory(

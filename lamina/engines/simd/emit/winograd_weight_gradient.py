@@ -83,7 +83,7 @@ class WinogradWeightGradient(TransformedTiles):
         numbers = "batch group piece block number"
         _, code, (batch, group, piece, block, number) = self._begin("item", numbers)
         if self._blocks == 1:
-            sums = self._context.own(code)
+            sums = self._context.thread_memory(code)
         else:
             sums = self._context.address(code, self._context.SHARED)
             sums = code.offset(sums, number * self._item_sums, self._element)
