@@ -80,7 +80,7 @@ def package(tmp_path, monkeypatch):
 def test_sources_that_change_after_they_were_imported_are_noticed(package):
     before, *unasked = (Sources(package.name) for _ in range(3))
     assert before.checksum != ""
-    assert {one.checksum for one in unasked} == {before.checksum}
+    assert {snapshot.checksum for snapshot in unasked} == {before.checksum}
     os.utime(package / "__init__.py", ns=(0, 0))  # the text decides
     assert before.are_unchanged
     (package / "later.py").write_text("NEW = True")
@@ -111,8 +111,8 @@ def test_the_key_covers_every_package_that_decides_an_entry(sources, roots):
         from lamina.engines.opencl.verdicts import SOURCES as sources
     lamina = Path(lm.__file__).parent
     inits = [file for root in roots for file in (lamina / root).rglob("__init__.py")]
-    found = {".".join(("lamina", *file.parent.relative_to(lamina).parts)) for file in inits}
-    assert found | {"lamina.base"} == set(sources.packages)
+    packages = {".".join(("lamina", *file.parent.relative_to(lamina).parts)) for file in inits}
+    assert packages | {"lamina.base"} == set(sources.packages)
 
 
 @pytest.mark.parametrize("key", ["", "../outside", "/etc/x", "a\0b", "k" * 5000, "\N{SNOWMAN}"])
@@ -401,8 +401,8 @@ def test_a_parent_may_be_roots_and_written_by_the_users_own_group(cache_folder, 
         ("anna", ["anna", "bert"], False),
         ("users", [], False),
     ):
-        found = grp.struct_group((name, "x", group, members))
-        monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
+        entry = grp.struct_group((name, "x", group, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, entry=entry: entry)
         assert (folder() is not None) == trusted, (name, members)
 
 

@@ -73,30 +73,30 @@ def test_threads_may_pause_the_collector_at_once():
 
     def work(_):
         together.wait()
-        found = []
+        states = []
         for _ in range(2000):
             pause = Pause()
-            found.append(gc.isenabled())
+            states.append(gc.isenabled())
             pause.end()
-        return found
+        return states
 
     with ThreadPoolExecutor(8) as threads:
-        found = [each for one in threads.map(work, range(8)) for each in one]
+        enabled = [state for states in threads.map(work, range(8)) for state in states]
     # Another thread may be about to switch it on; then it is switched off again at once.
-    assert sum(found) < len(found) // 100
+    assert sum(enabled) < len(enabled) // 100
 
 
 def test_the_collector_is_paused_while_a_training_step_is_compiled():
-    found = []
+    enabled = []
 
     def loss(prediction, _target):
-        found.append(gc.isenabled())
+        enabled.append(gc.isenabled())
         return lm.ops.mean(prediction * prediction)
 
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(2)))
     model.training(loss=loss, optimizer=lm.SGD(0.1), batch_size=4).release()
-    assert found
-    assert not any(found)
+    assert enabled
+    assert not any(enabled)
 
 
 def test_compiling_leaves_little_for_the_collector():

@@ -54,7 +54,7 @@ def test_a_package_lists_its_names_and_no_modules_of_others(name):
     shown = dir(package)
     assert shown == sorted(shown)
     assert set(package.__all__) <= set(shown)
-    modules = {one for one in shown if isinstance(getattr(package, one), ModuleType)}
+    modules = {symbol for symbol in shown if isinstance(getattr(package, symbol), ModuleType)}
     assert modules <= set(package.__all__)
     assert not {"loaded_when_used", "_homes"} & set(shown)
 

@@ -11,6 +11,7 @@ import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass, field
+from functools import partial
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -104,14 +105,14 @@ def test_a_record_behaves_like_a_frozen_dataclass(ours, calls, theirs):
     assert repr(dataclasses.fields(ours)) == repr(dataclasses.fields(theirs))
     assert ours.__init__.__qualname__ == theirs.__init__.__qualname__
     pairs = [[cls(*call) for call in calls] for cls in (ours, theirs)]
-    for one, other in zip(*pairs, strict=True):
-        assert repr(one) == repr(other)
-        assert dataclasses.asdict(one) == dataclasses.asdict(other)
+    for record, reference in zip(*pairs, strict=True):
+        assert repr(record) == repr(reference)
+        assert dataclasses.asdict(record) == dataclasses.asdict(reference)
         if "OwnEquality" not in repr(ours):
-            assert outcome(lambda x=one: hash(x)) == outcome(lambda x=other: hash(x))
+            assert outcome(partial(hash, record)) == outcome(partial(hash, reference))
         for name in ("x", "first", "unknown"):
             for act in (lambda v, n=name: setattr(v, n, 1), lambda v, n=name: delattr(v, n)):
-                assert outcome(lambda a=act, v=one: a(v)) == outcome(lambda a=act, v=other: a(v))
+                assert outcome(partial(act, record)) == outcome(partial(act, reference))
     for (a, c), (b, d) in itertools.product(zip(*pairs, strict=True), repeat=2):
         assert (a == b) == (c == d)
     assert pairs[0][0] != pairs[1][0] or "Custom" in repr(ours)
@@ -145,9 +146,10 @@ def test_each_instance_has_its_own_default():
 
 
 def test_copies_pickles_and_replacements_are_equal():
-    one = Ours(1, [2])
-    assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one) == dataclasses.replace(one)
-    assert dataclasses.replace(one, x=3) == Ours(3, [2])
+    record = Ours(1, [2])
+    copies = pickle.loads(pickle.dumps(record)), copy.deepcopy(record), dataclasses.replace(record)
+    assert copies == (record,) * 3
+    assert dataclasses.replace(record, x=3) == Ours(3, [2])
     assert dataclasses.is_dataclass(Ours)
     # Values are compared as in a tuple: an object equals itself even if it is NaN or an array.
     for value in (float("nan"), np.zeros(2)):
@@ -163,11 +165,11 @@ def is_compiled(cls, name):
 def test_the_constructor_is_compiled_when_it_is_first_used():
     cls = plain(frozen_dataclass)
     assert not is_compiled(cls, "__init__")
-    one = cls(1)
+    point = cls(1)
     assert is_compiled(cls, "__init__")
     # All records share the code of the others.
-    assert one == cls(1)
-    assert hash(one) == hash(cls(1))
+    assert point == cls(1)
+    assert hash(point) == hash(cls(1))
     assert not any(is_compiled(cls, name) for name in ("__eq__", "__hash__", "__repr__"))
 
 
@@ -218,5 +220,5 @@ def test_threads_that_come_at_once_find_the_same_class():
             return cls(1), hash(cls(1)), cls(1) == cls(1)
 
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(make, range(4)))
-        assert found == [(cls(1), hash(cls(1)), True)] * 4
+            results = list(threads.map(make, range(4)))
+        assert results == [(cls(1), hash(cls(1)), True)] * 4

@@ -121,20 +121,21 @@ def test_a_wrong_call_says_what_to_write(wrong, advice):
 
 def test_every_option_of_another_framework_gets_its_advice():
     told = 0
-    for one in callables():
-        own, inherited = names_of(one), getattr(one, "__mro__", (one,))
-        places = [f"{base.__name__}()" for base in inherited] + [f"({name})" for name in own]
+    for function in callables():
+        options, inherited = names_of(function), getattr(function, "__mro__", (function,))
+        places = [f"{base.__name__}()" for base in inherited] + [f"({name})" for name in options]
         listed = [spellings_by_owner().get(place, {}) for place in [*places, "()"]]
-        for name in {n for names in listed for n in names if n.isidentifier()} - {*own}:
+        for name in {n for names in listed for n in names if n.isidentifier()} - {*options}:
             here = [text for names in listed for text in names.get(name, [])]
             texts = [text for text in here if text.endswith(".")]
             ours = " ".join(text for text in here if text not in texts).split()
-            texts += [f"Here it is called {option}" for option in own if option in ours]
+            texts += [f"Here it is called {option}" for option in options if option in ours]
             # What takes any options, and functions that are not checked, pass it on.
             with contextlib.suppress(TypeError):
-                if texts and not takes_all(one):
-                    advice = refused(LaminaError, one, **{name: 1}).advice
-                    assert advice.startswith((*texts, f"Write {one.__name__}(")), (one, name)
+                if texts and not takes_all(function):
+                    advice = refused(LaminaError, function, **{name: 1}).advice
+                    start = (*texts, f"Write {function.__name__}(")
+                    assert advice.startswith(start), (function, name)
                     told += 1
     assert told > 2000
 
@@ -163,15 +164,15 @@ def test_advice_for_other_callables_is_not_given():
 
 
 def test_every_name_from_other_frameworks_is_of_a_callable_and_maps_to_an_option():
-    known = {"", *(name for one in callables() for name in names_of(one))}
+    parameters = {"", *(name for function in callables() for name in names_of(function))}
     there = spellings_by_owner()["()"].items()
-    texts = (text for name, found in there if name.isidentifier() for text in found)
+    texts = (text for name, advice in there if name.isidentifier() for text in advice)
     options = {*" ".join(texts).split()}
-    assert options <= known
+    assert options <= parameters
     owners = set(spellings_by_owner()) - {"()"}
-    of_calls = {f"{getattr(one, '__qualname__', '')}()" for one in callables()}
+    of_calls = {f"{getattr(function, '__qualname__', '')}()" for function in callables()}
     assert {owner for owner in owners if owner.endswith("()")} <= of_calls
-    assert {owner.strip("()") for owner in owners if owner.startswith("(")} <= known
+    assert {owner.strip("()") for owner in owners if owner.startswith("(")} <= parameters
 
 
 def names_of(one):

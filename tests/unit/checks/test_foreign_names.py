@@ -73,17 +73,17 @@ def instances():
 
 @pytest.mark.parametrize("owner", TABLES)
 def test_replacements_exist_and_calls_in_the_texts_are_accepted(owner, instances):
-    one = type(instances[owner]) if owner in instances else importlib.import_module(owner)
-    assert [name for name in TABLES[owner] if has(one, name)] == []
+    namespace = type(instances[owner]) if owner in instances else importlib.import_module(owner)
+    assert [name for name in TABLES[owner] if has(namespace, name)] == []
     pattern = rf"\b(?:{'|'.join(OBJECTS)})(?:\.\w+)+"
     for text in TABLES[owner].values():
         for path in re.findall(pattern, text):
             first, *names = path.split(".")
-            one = OBJECTS[first]
+            current = OBJECTS[first]
             for name in names:
-                assert has(one, name), (path, text)
-                one = getattr(one, name, None)
-                one = lm.Network if isinstance(one, property) else one
+                assert has(current, name), (path, text)
+                current = getattr(current, name, None)
+                current = lm.Network if isinstance(current, property) else current
         for call in re.findall(r"lm(?:\.schedules|\.init)?\.[A-Z]\w*\([\w=., \"]*\)", text):
             if not call.startswith(("lm.Model", "lm.Network", "lm.Input", "lm.Sequential")):
                 eval(call, {"lm": lm, **values_by_name()})
@@ -277,10 +277,10 @@ def test_every_class_with_another_name_there_has_a_row():
     there = {*" ".join(recorded).split()}
     pattern = r"lm\.((?:init\.|schedules\.)?\w+)\(.*\)"
     classes = {
-        found[1]
+        match[1]
         for names in TABLES.values()
         for name, text in names.items()
-        if name in there and (found := re.fullmatch(pattern, text))
+        if name in there and (match := re.fullmatch(pattern, text))
     }
     called_here = {row[1].split("(")[0] for row in ROWS}
     assert sorted(classes - called_here - SAME) == []
@@ -303,14 +303,14 @@ SOURCED = {
     ("translate", (0.1, 0.1)),
 )
 def test_a_call_in_advice_is_one_that_lamina_takes(option, value):
-    for name, one in SOURCED.items():
-        parameters = inspect.signature(one).parameters.values()
-        given = {p.name: 2 for p in parameters if p.default is p.empty}
-        advice = refused(DefinitionError, one, **given, **{option: value}).advice
-        found = re.search(r"Write (\w+)(\(.*?\))(\.|: |, or )", advice)
-        if found and "..." not in found[2]:
-            assert found[1] == name.rpartition(".")[2]
-            eval(f"one{found[2]}", {"one": one})
+    for name, call in SOURCED.items():
+        parameters = inspect.signature(call).parameters.values()
+        required = {p.name: 2 for p in parameters if p.default is p.empty}
+        advice = refused(DefinitionError, call, **required, **{option: value}).advice
+        match = re.search(r"Write (\w+)(\(.*?\))(\.|: |, or )", advice)
+        if match and "..." not in match[2]:
+            assert match[1] == name.rpartition(".")[2]
+            eval(f"call{match[2]}", {"call": call})
 
 
 def test_the_recorded_names_are_those_of_pytorch(torch):

@@ -31,12 +31,12 @@ def test_a_named_layer_keeps_its_name_when_another_is_inserted_or_it_is_applied_
 def test_the_layers_of_a_named_network_begin_with_its_name():
     inner = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Linear(5, name="last"), name="encoder")
     middle = lm.Sequential(lm.Input(3), inner, name="outer")
-    whole = lm.Sequential(lm.Input(3), lm.Tanh(), middle, lm.Linear(2))
+    outer = lm.Sequential(lm.Input(3), lm.Tanh(), middle, lm.Linear(2))
     assert names(inner) == ["1.weight", "1.bias", "last.weight", "last.bias"]
-    layers = [name.removesuffix(".weight") for name in names(whole) if name.endswith("weight")]
+    layers = [name.removesuffix(".weight") for name in names(outer) if name.endswith("weight")]
     assert layers == ["outer.encoder.1", "outer.encoder.last", "4"]
     # A part of the network has its own names.
-    part = lm.Model(whole).part(inner)
+    part = lm.Model(outer).part(inner)
     assert list(part.parameters()) == names(inner)
 
 
@@ -107,16 +107,16 @@ def test_parameters_of_equal_names_are_loaded(tmp_path):
     trained = lm.Model(lm.Sequential(lm.Input(3), *backbone, lm.Linear(9)), seed=1)
     trained.save(tmp_path / "trained")
     model = lm.Model(lm.Sequential(lm.Input(3), *backbone, lm.Tanh(), lm.Linear(2)))
-    found = model.load_parameters(tmp_path / "trained")
-    assert [pair.name for pair in found.pairs] == [
+    loaded = model.load_parameters(tmp_path / "trained")
+    assert [pair.name for pair in loaded.pairs] == [
         *("first.weight", "first.bias", "norm.weight", "norm.bias"),
         *("norm.running_mean", "norm.running_variance"),
     ]
-    assert found.kept == ("4.weight", "4.bias")
-    assert found.unused == ("3.bias", "3.weight")
+    assert loaded.kept == ("4.weight", "4.bias")
+    assert loaded.unused == ("3.bias", "3.weight")
     for name in ("first.weight", "norm.bias"):
         np.testing.assert_array_equal(model.parameters()[name], trained.parameters()[name])
-    assert [line.split(maxsplit=1) for line in str(found).splitlines()[-3:]] == [
+    assert [line.split(maxsplit=1) for line in str(loaded).splitlines()[-3:]] == [
         ["4.bias", "keeps its value"],
         ["not", "needed             3.bias"],
         ["not", "needed             3.weight"],

@@ -1,7 +1,7 @@
 """Every public call with wrong values for each of its parameters.
 
 A valid call of a class is the example in its docstring; the table `ROWS` has the others. A
-parameter takes those of `VALUES` that its kind reads, unless a row says less. `KINDS` says what
+parameter takes the `VALUES` that its kind reads, unless a row says less. `KINDS` says what
 kinds read.
 
 In wider runs (`--part`) all calls are made. For all other values a call must raise a `LaminaError`
@@ -227,13 +227,13 @@ def row_of(name):
     What the table lacks for a class is in the example of its docstring: the arguments, and the
     operands to which an object is applied.
     """
-    row, one = ROWS.get(name, Row()), PUBLIC[name]
-    cls = one if isinstance(one, type) else reached().get(name.removesuffix(".__call__"))
+    row, call = ROWS.get(name, Row()), PUBLIC[name]
+    cls = call if isinstance(call, type) else reached().get(name.removesuffix(".__call__"))
     if not isinstance(cls, Called) or (row.valid and (row.use or row.call)):
         return row
     example = example_of(cls)
     use, called_with = next(RECORDS[room] for room in RECORDS if cls.__module__.startswith(room))
-    if cls is not one:
+    if cls is not call:
         return replace(row, valid=called_with, call=example.made)
     if use in (applied, computed):
         use = partial(use, operands=inputs_like(example.operands))
@@ -243,9 +243,9 @@ def row_of(name):
 # Parameters that take less than their kind reads, or have none.
 FANS = {"shape": COUNTS - some("()")}
 ROWS |= {
-    # Above the default of `low`, below that of `high`.
+    # Above the default of `low`, below the default of `high`.
     "RReLU": Row({}, {"low": some("-1", "0"), "high": POSITIVE}),
-    # Those of the example are 0 and 6.
+    # The bounds of the example are 0 and 6.
     "Hardtanh": Row({}, {"low": NUMBER - some("huge"), "high": POSITIVE}),
     "Reshape": Row({"shape": (28, 28)}),
     "TiedLinear": Row({"layer": lm.Linear(4)}, use=unused),
@@ -556,21 +556,21 @@ MADE = {"Coding", "Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callba
 
 def reached():
     """All that is exported, by name."""
-    found = {}
+    exports = {}
     modules = {"": lm, "data.": lm.data, "networks.": lm.networks}
     modules |= {"init.": lm.init, "schedules.": lm.schedules, "callbacks.": lm.callbacks}
     for prefix, module in modules.items():
         for name in dir(module):
-            one = getattr(module, name)
-            if name.startswith("_") or not isinstance(one, type | FunctionType):
+            member = getattr(module, name)
+            if name.startswith("_") or not isinstance(member, type | FunctionType):
                 continue
             # Modules of initializers and schedules import what they need.
-            at_home = prefix not in ("init.", "schedules.") or one.__module__ == module.__name__
-            if one.__module__.startswith("lamina.") and at_home:
-                found[prefix + name] = one
+            at_home = prefix not in ("init.", "schedules.") or member.__module__ == module.__name__
+            if member.__module__.startswith("lamina.") and at_home:
+                exports[prefix + name] = member
     # All else in it are functions of tensors, which have tests of their own.
-    found["ops.Window"] = ops.Window
-    return found
+    exports["ops.Window"] = ops.Window
+    return exports
 
 
 def results():
@@ -581,11 +581,11 @@ def results():
 def names_to_test():
     """Every public call: functions, classes, and the methods of classes."""
     classes = {}
-    for name, one in reached().items():
-        if isinstance(one, type):
-            classes[name] = one
-        if not (inspect.isabstract(one) or one.__name__ in MADE):
-            yield name, one
+    for name, exported in reached().items():
+        if isinstance(exported, type):
+            classes[name] = exported
+        if not (inspect.isabstract(exported) or exported.__name__ in MADE):
+            yield name, exported
     classes |= {type(result).__name__: type(result) for result in results()}
     seen = set()
     for name, cls in classes.items():
@@ -604,8 +604,8 @@ def methods_of(name, cls):
             continue
         if base.__module__.startswith("lamina.training.callbacks"):
             continue  # `fit` calls the hooks
-        own = base is cls and name.startswith(("init.", "schedules."))
-        prefix = name if own and not inspect.isabstract(base) else base.__name__
+        has_prefix = base is cls and name.startswith(("init.", "schedules."))
+        prefix = name if has_prefix and not inspect.isabstract(base) else base.__name__
         for method, function in vars(base).items():
             public = method == "__call__" or not method.startswith("_")
             protocol = method in PROTOCOLS.split() and base is not lm.Scope
@@ -760,7 +760,7 @@ def read_by(kind):
 
 
 def stated(name, parameter):
-    """The values that a parameter takes by the table, or by its name; None: those of its kind."""
+    """The values that a parameter takes by the table, or by its name; None: all of its kind."""
     accepts = row_of(name).accepts.items()
     return next((a for names, a in accepts if parameter in names.split()), USUAL.get(parameter))
 

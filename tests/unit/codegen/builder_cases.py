@@ -50,33 +50,33 @@ class Case:
 def _inputs() -> dict[str, Array]:
     """Numbers of every type, including difficult ones; `small` ones are below 2**31."""
     generator = np.random.default_rng(0)
-    found: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for element in ("i8", "i32", "i64"):
         dtype = np.dtype(DTYPES[element])
         bits = 8 * dtype.itemsize
         edges = [0, 1, 2**bits - 1, 2 ** (bits - 1), 2 ** (bits - 1) - 1, 3]
         drawn = generator.integers(0, 2**bits, COUNT, dtype, endpoint=False)
         drawn[: len(edges)] = edges
-        found[f"{element}.a"] = drawn
-        found[f"{element}.b"] = np.roll(drawn, 5)
-        found[f"{element}.c"] = np.maximum(np.roll(drawn, 3), 1)
-        found[f"{element}.shift"] = (np.arange(COUNT) % bits).astype(dtype)
+        inputs[f"{element}.a"] = drawn
+        inputs[f"{element}.b"] = np.roll(drawn, 5)
+        inputs[f"{element}.c"] = np.maximum(np.roll(drawn, 3), 1)
+        inputs[f"{element}.shift"] = (np.arange(COUNT) % bits).astype(dtype)
     for element in ("float", "double"):
         dtype = np.dtype(DTYPES[element])
         limits = np.finfo(dtype)
         special = [0.0, -0.0, 1.0, -2.5, np.inf, -np.inf, np.nan, limits.max, limits.tiny]
         drawn = generator.normal(size=COUNT).astype(dtype)
         drawn[: len(special)] = special
-        found[f"{element}.a"] = drawn
-        found[f"{element}.b"] = np.roll(drawn, 4)
-        found[f"{element}.c"] = generator.normal(size=COUNT).astype(dtype)
-        found[f"{element}.d"] = generator.normal(size=COUNT).astype(dtype)
+        inputs[f"{element}.a"] = drawn
+        inputs[f"{element}.b"] = np.roll(drawn, 4)
+        inputs[f"{element}.c"] = generator.normal(size=COUNT).astype(dtype)
+        inputs[f"{element}.d"] = generator.normal(size=COUNT).astype(dtype)
         with np.errstate(all="ignore"):
-            found[f"{element}.far"] = drawn * dtype.type(1e10)
+            inputs[f"{element}.far"] = drawn * dtype.type(1e10)
         for target in ("i8", "i32", "i64"):
-            found[f"{element}.{target}"] = _around_the_ends(dtype, Type(target).bits)
-    found["numbers"] = np.array([0, 1, 2, 7], "uint64")
-    return found
+            inputs[f"{element}.{target}"] = _around_the_ends(dtype, Type(target).bits)
+    inputs["numbers"] = np.array([0, 1, 2, 7], "uint64")
+    return inputs
 
 
 def _around_the_ends(dtype: np.dtype[Any], bits: int) -> Array:
@@ -126,13 +126,13 @@ def _convert(operation: str, element: str) -> Write:
 
 def cases_of(lanes: int) -> list[Case]:
     """The cases of scalars, if lanes is 0, or of vectors."""
-    found: list[Case] = []
+    cases: list[Case] = []
 
     def add(name: str, operands: str, write: Write, meaning: Callable[..., Any]) -> None:
         """Adds a case; operands after the first one are of its type."""
         element, first = operands.split(".")
-        names = tuple(f"{element}.{one}" for one in first.split())
-        found.append(Case(f"{name}-{lanes}", names, write, meaning, lanes))
+        names = tuple(f"{element}.{suffix}" for suffix in first.split())
+        cases.append(Case(f"{name}-{lanes}", names, write, meaning, lanes))
 
     def minimum(x: Array, y: Array) -> Array:
         return np.minimum(_signed(x), _signed(y)).view(x.dtype)
@@ -203,7 +203,7 @@ def cases_of(lanes: int) -> list[Case]:
         numbers = np.tile(np.arange(lanes), COUNT // lanes).astype("uint32")
         row = constants(range(lanes), "i32")
         add("constants", "i32.a", lambda code, x: x[0] + row, lambda x: x + numbers)
-    return found
+    return cases
 
 
 def _view(element: str) -> Callable[[Array], Array]:
@@ -429,12 +429,12 @@ def room_for(cases: Sequence[Case]) -> Array:
 
 def results(raw: Array, cases: Sequence[Case]) -> dict[str, Array]:
     """The results of the cases by their names, and of the `"structures"`."""
-    found: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
     for number, case in enumerate(cases):
         start = number * 8 * COUNT
-        found[case.name] = raw[start : start + case.expected.nbytes].view(case.expected.dtype)
-    found["structures"] = raw[len(cases) * 8 * COUNT :].view("uint64")
-    return found
+        outputs[case.name] = raw[start : start + case.expected.nbytes].view(case.expected.dtype)
+    outputs["structures"] = raw[len(cases) * 8 * COUNT :].view("uint64")
+    return outputs
 
 
 def write_kernel(module: Module, cases: Sequence[Case]) -> None:

@@ -84,19 +84,19 @@ def test_instructions_equal_numpy_and_structures_give_the_expected_results(
 
 
 def test_lanes_that_a_language_lacks_are_refused():
-    for words, lanes, known in ((C99, 4, "none"), (OPENCL, 5, "2, 3, 4, 8, 16")):
+    for words, lanes, sizes in ((C99, 4, "none"), (OPENCL, 5, "2, 3, 4, 8, 16")):
         code = c.Module(words, fused=True).kernel("copy", [("x", "float")], [])
         wide = Type("float", lanes)
         assert error_text(InternalError, code.load, code.parameters[0], wide).startswith(
-            f"{words.language} has no vectors of {lanes} lanes\n  supported lanes  {known}\n  Write"
+            f"{words.language} has no vectors of {lanes} lanes\n  supported lanes  {sizes}\n  Write"
         )
 
 
 def test_masks_of_64_bits_are_not_converted_from_32_bits():
     code = c.Module(OPENCL, fused=True).kernel("larger", [("x", "double")], [])
     (x,) = code.parameters
-    one, other = (code.load(code.offset(x, 4 * n, "double"), Type("double", 4)) for n in (0, 1))
-    code.store(code.select(code.compare("ogt", one, other), one, other), x)
+    left, right = (code.load(code.offset(x, 4 * n, "double"), Type("double", 4)) for n in (0, 1))
+    code.store(code.select(code.compare("ogt", left, right), left, right), x)
     (line,) = (line for line in code.written().body.splitlines() if "select(" in line)
     assert "^" in line
     assert "convert_long4(" not in line

@@ -67,8 +67,8 @@ def test_equal_numbers_are_one_parameter_and_few_may_differ():
         (x,) = code.parameters
         loaded = [code.load(code.offset(x, number, "float"), FLOAT) for number in numbers]
         total = loaded[0]
-        for one in loaded[1:]:
-            total = code.add(total, one)
+        for term in loaded[1:]:
+            total = code.add(total, term)
         return total
 
     few = [tuple(range(start, start + 16)) * 2 for start in (20, 50)]
@@ -142,8 +142,8 @@ def test_instructions_work_on_all_lanes(opencl_name, lanes):
         (summed,) = code.end_loop(loop, [code.add(loop.carried[0], vector)])
         return code.select(below, summed, code.splat(constant(7, Type("float")), lanes))
 
-    found = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
-    np.testing.assert_array_equal(found, np.where(x < 0, 5 * x, np.float32(7)))
+    result = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
+    np.testing.assert_array_equal(result, np.where(x < 0, 5 * x, np.float32(7)))
 
 
 @pytest.mark.parametrize("lanes", LANES[1:])
@@ -158,9 +158,9 @@ def test_lanes_move_between_pieces(opencl_name, lanes):
             made = code.insert(made, code.extract(both, (lane + 1) % lanes), lane)
         return made
 
-    found = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
+    result = result_of(opencl_name, write, x, np.zeros(lanes, "float32"))
     both = np.concatenate([x[::-1], x])[::2]
-    np.testing.assert_array_equal(found, np.roll(both, -1))
+    np.testing.assert_array_equal(result, np.roll(both, -1))
 
 
 @pytest.mark.parametrize("lanes", LANES[1:])
@@ -172,9 +172,9 @@ def test_conditions_become_bits_and_bits_become_conditions(opencl_name, lanes):
         numbers = constants([float(lane) for lane in range(lanes)], "float")
         return code.select(code.lanes_of(bits << 1, lanes), numbers, constant(-1, vector.type))
 
-    found = result_of(opencl_name, write, is_set.astype("float32"), np.zeros(lanes, "float32"))
+    result = result_of(opencl_name, write, is_set.astype("float32"), np.zeros(lanes, "float32"))
     shifted = np.append(False, is_set[:-1])
-    np.testing.assert_array_equal(found, np.where(shifted, np.arange(lanes), -1))
+    np.testing.assert_array_equal(result, np.where(shifted, np.arange(lanes), -1))
 
 
 def test_functions_are_written_once_and_constant_arrays_too():

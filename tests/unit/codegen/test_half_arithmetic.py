@@ -43,8 +43,8 @@ def test_a_rounded_sum_or_product_of_float16_is_one_in_float16(primitive, operat
         # A literal that float16 has.
         (Literal(0.375, float32), Literal(0.375, float16)),
     ):
-        found = half_operation(rounded(half("x"), wide, primitive=primitive))
-        assert found == (operation, (Local("x", float16), narrow))
+        matched = half_operation(rounded(half("x"), wide, primitive=primitive))
+        assert matched == (operation, (Local("x", float16), narrow))
 
 
 OTHERS = {
@@ -74,9 +74,9 @@ def pairs():
     special = np.array([0, 0x8000, 1, 0x3FF, 0x400, 0x3C00, 0x7BFF, 0x7C00, 0x7E00], np.uint16)
     drawn = np.random.default_rng(0).integers(0, 1 << 16, 40, np.uint16)
     # Neighbours of powers of two below: the last bit of the sum is halfway between two numbers.
-    others = [np.full_like(every, one) for one in (*special, *drawn)]
-    others += [every - np.uint16(one << 10) for one in (1, 10, 11, 12)]
-    others += [every ^ np.uint16(0x8000), *(every ^ np.uint16(0x8000 | one) for one in (1, 3, 7))]
+    others = [np.full_like(every, bits) for bits in (*special, *drawn)]
+    others += [every - np.uint16(exponent << 10) for exponent in (1, 10, 11, 12)]
+    others += [every ^ np.uint16(0x8000), *(every ^ np.uint16(0x8000 | bits) for bits in (1, 3, 7))]
     x = np.tile(every, len(others))
     return x.view(np.float16), np.concatenate(others).view(np.float16)
 
@@ -86,22 +86,22 @@ def test_operations_in_c99_have_the_bits_of_numpy(tmp_path):
     module = c.Module(C99_WITH_HALF, fused=True)
     for operation in OPERATIONS:
         code = module.kernel(operation, [("x", "i16"), ("y", "i16"), ("z", "i16")], [("n", I64)])
-        *given, result, count = code.parameters
+        *sources, result, count = code.parameters
         loop = code.begin_loop(constant(0, I64), count)
-        x, y = (code.load(code.offset(one, loop.index, "i16"), I16) for one in given)
+        x, y = (code.load(code.offset(source, loop.index, "i16"), I16) for source in sources)
         code.store(code.half_binary(operation, x, y), code.offset(result, loop.index, "i16"))
         code.end_loop(loop)
     library = library_of(module.text(), tmp_path)
     x, y = pairs()
-    found = np.empty_like(x)
+    outputs = np.empty_like(x)
     for operation, compute in OPERATIONS.items():
-        addresses = [ctypes.c_void_p(one.ctypes.data) for one in (x, y, found)]
+        addresses = [ctypes.c_void_p(array.ctypes.data) for array in (x, y, outputs)]
         library[operation](*addresses, ctypes.c_uint64(x.size))
         with np.errstate(all="ignore"):
             expected = compute(x, y)
         nan = np.isnan(expected)
-        np.testing.assert_array_equal(nan, np.isnan(found))
-        np.testing.assert_array_equal(found.view("u2")[~nan], expected.view("u2")[~nan])
+        np.testing.assert_array_equal(nan, np.isnan(outputs))
+        np.testing.assert_array_equal(outputs.view("u2")[~nan], expected.view("u2")[~nan])
 
 
 def test_languages_without_float16_refuse_its_operations():
@@ -132,13 +132,13 @@ def run(processor, emit, types, operands):
     parameters = [(name, POINTER) for name in [*names, "out"]]
     code = module.function("program", parameters, internal=False)
     *sources, out = code.parameters
-    result = emit(code, *(code.load(*one) for one in zip(sources, types, strict=True)))
+    result = emit(code, *(code.load(*pair) for pair in zip(sources, types, strict=True)))
     code.store(result, out)
     library = load(assemble(module.text(), processor))
-    found = np.zeros(result.type.lanes * result.type.bytes, np.uint8)
+    output = np.zeros(result.type.lanes * result.type.bytes, np.uint8)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(types) + 1))
-    call(library.addresses["program"])(*(one.ctypes.data for one in (*operands, found)))
-    return found.tobytes()
+    call(library.addresses["program"])(*(array.ctypes.data for array in (*operands, output)))
+    return output.tobytes()
 
 
 def products(processor, left, right, added):
@@ -164,17 +164,17 @@ def test_second_products_are_added_first_each_rounded_once(lanes, processor):
     exact = left.astype("float64") * right.astype("float64")
     once = (added + exact[:, 1]).astype("float32")
     expected = (once + exact[:, 0]).astype("float32")
-    found = products(processor, left, right, added)
-    np.testing.assert_array_equal(found, expected)
+    result = products(processor, left, right, added)
+    np.testing.assert_array_equal(result, expected)
     other = ((added + exact[:, 0]).astype("float32") + exact[:, 1]).astype("float32")
-    assert lanes < 16 or (found != other).any()
+    assert lanes < 16 or (result != other).any()
 
 
 def test_subnormal_numbers_count_as_zero_and_become_zero(processor):
-    one, tiny = np.array([1, 2.0**-126], bfloat16.numpy).view("uint16")
+    unit, tiny = np.array([1, 2.0**-126], bfloat16.numpy).view("uint16")
     # Subnormal operands of either side; a subnormal sum; sums that become subnormal.
-    left = np.array([[SUBNORMAL[0], one], [one, SUBNORMAL[3]], [0, 0], [tiny, 0]], np.uint16)
-    right = np.array([[0x7F00, 0x7F00], [0x7F00, 0x7F00], [one, one], [0x3F00, 0]], np.uint16)
+    left = np.array([[SUBNORMAL[0], unit], [unit, SUBNORMAL[3]], [0, 0], [tiny, 0]], np.uint16)
+    right = np.array([[0x7F00, 0x7F00], [0x7F00, 0x7F00], [unit, unit], [0x3F00, 0]], np.uint16)
     added = np.array([3, 3, 1e-40, 0], np.float32)
     large = float(np.array(0x7F00, np.uint16).view(bfloat16.numpy))
     expected = np.array([large, large, 0, 0], np.float32)

@@ -45,7 +45,8 @@ def test_attention_and_its_gradients_are_three_chains():
     program = attention(128)
     assert kinds(program) == ["Chain", "Loop", "Chain", "Chain"]
     forward, _, of_queries, of_keys_and_values = program.steps
-    assert [one.combine for one in forward.reductions if one.axes] == ["maximum", "sum"]
+    combined = [reduction.combine for reduction in forward.reductions if reduction.axes]
+    assert combined == ["maximum", "sum"]
     assert (len(of_queries.products), len(of_queries.sums)) == (2, 1)
     assert (len(of_keys_and_values.products), len(of_keys_and_values.sums)) == (2, 2)
     assert space_of(of_queries) == "2 of 128 x 128 : 8, 8, 8"
@@ -63,11 +64,11 @@ def test_chains_compute_the_same_on_the_interpreter():
     generator = np.random.default_rng(0)
     feeds = {name: generator.normal(size=(1, 2, 128, 8)).astype("f4") for name in "qkv"}
     engine = InterpreterEngine(poison=True)
-    found, expected = (
+    chained, expected = (
         run_program(attention(128, chains=chains), engine, feeds)[0] for chains in (True, False)
     )
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(chained[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_the_text_of_a_chain_lists_products_reductions_and_sums():
@@ -81,9 +82,10 @@ def test_the_text_of_a_chain_lists_products_reductions_and_sums():
 
 
 def test_operations_of_a_chain_count_every_product():
-    program, other = attention(128), attention(128, chains=False)
+    programs = attention(128), attention(128, chains=False)
     counted, before = (
-        sum(cost_of(step, one.buffers).operations for step in one.steps) for one in (program, other)
+        sum(cost_of(step, program.buffers).operations for step in program.steps)
+        for program in programs
     )
     # The gradients compute two of the seven products again.
     assert before < counted < 1.5 * before

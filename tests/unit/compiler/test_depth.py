@@ -127,15 +127,15 @@ def test_a_graph_of_any_depth_is_planned_run_and_shown(name):
     x = array(network)
     with little_stack():
         model = lm.Model(network, engine="interpreter")
-        found = model.predict(x)
+        predictions = model.predict(x)
         assert str(network)
         bill = network.plan(BATCH)
         assert len(str(bill.program)) < 2_000_000
         assert len(repr(bill.program.steps)) < 20_000_000
         copied = copy.deepcopy(network)
         assert str(copied) == str(network)
-        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), found)
-        assert np.allclose(lm.Model(network).predict(x), found, rtol=1e-3, atol=1e-5)
+        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), predictions)
+        assert np.allclose(lm.Model(network).predict(x), predictions, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.sampled
@@ -150,8 +150,8 @@ def test_gradients_of_any_depth_agree_with_the_reference(name):
     expected = evaluate(graph, {UNNAMED: x})[0]["slope"]
     for engine in ("interpreter", "cpu"):
         with little_stack():
-            (found,) = lm.compile(inputs=[start], outputs=[slope], engine=engine)(x)
-        assert np.allclose(found, expected, rtol=2e-3, atol=1e-5 * abs(expected).max())
+            (gradient,) = lm.compile(inputs=[start], outputs=[slope], engine=engine)(x)
+        assert np.allclose(gradient, expected, rtol=2e-3, atol=1e-5 * abs(expected).max())
 
 
 @pytest.mark.sampled
@@ -256,17 +256,17 @@ def test_paths_between_groups_are_found_while_groups_are_joined():
         """Whether there is a path through another group."""
         seen, pending = set(), list(predecessors[end] - {start})
         while pending:
-            one = pending.pop()
-            if one == start:
+            group = pending.pop()
+            if group == start:
                 return True
-            pending += predecessors[one] - seen
-            seen |= predecessors[one]
+            pending += predecessors[group] - seen
+            seen |= predecessors[group]
         return False
 
     for _ in range(40):
         precedence = Precedence(
             {
-                number: {int(one) for one in random.integers(0, number, 2)} if number else set()
+                number: set(random.integers(0, number, 2).tolist()) if number else set()
                 for number in range(14)
             }
         )
@@ -282,8 +282,8 @@ def test_paths_between_groups_are_found_while_groups_are_joined():
 
 def test_leaves_that_swap_their_values_need_one_copy_per_pair():
     leaves = [leaf(f"p{number}", "state", (3,), float32) for number in range(40)]
-    updates = [(one, leaves[number ^ 1]) for number, one in enumerate(leaves)]
-    updates[:2] = [(one, ops.flip(one, 0)) for one in leaves[:2]]
+    updates = [(state, leaves[number ^ 1]) for number, state in enumerate(leaves)]
+    updates[:2] = [(state, ops.flip(state, 0)) for state in leaves[:2]]
     program = program_of(leaves[0], updates)
     # One of each two goes through a copy, and each flipped one.
     assert len(program.plan.allocations) == 1 + 2 + 19
@@ -298,22 +298,22 @@ def test_lists_and_arrays_give_slots_the_same_offsets(monkeypatch):
         buffer = Buffer(f"b{number}", "temporary", (int(random.integers(1, 5000)),), float32)
         lifetime = memory._Lifetime(buffer, first, first + int(random.integers(30)))
         regions.append(memory._Region([lifetime], buffer.bytes, 64 if number % 2 else 4))
-    found = []
+    packed = []
     for most in (0, 1000):
         monkeypatch.setattr(memory, "MOST_IN_LISTS", most)
-        found.append(memory._pack(regions, memory._UNLIMITED_SPAN, 64, 0))
-    assert found[0] == found[1]
+        packed.append(memory._pack(regions, memory._UNLIMITED_SPAN, 64, 0))
+    assert packed[0] == packed[1]
 
 
 def test_the_number_of_a_layer_counts_all_preceding_nodes():
     random = np.random.default_rng(3)
     for _ in range(20):
-        known = [lm.Input(2), lm.Input(2), lm.Input(2)]
+        tensors = [lm.Input(2), lm.Input(2), lm.Input(2)]
         for _ in range(30):
-            chosen = [known[int(n)] for n in random.integers(0, len(known), 2)]
-            one = known[-1] if random.random() < 0.6 else chosen[0]
-            known.append(ops.tanh(one) if random.random() < 0.6 else one + chosen[1] * 2.0)
-            operands = [known[-1]] if random.random() < 0.7 else [known[-1], chosen[0]]
+            chosen = [tensors[int(n)] for n in random.integers(0, len(tensors), 2)]
+            left = tensors[-1] if random.random() < 0.6 else chosen[0]
+            tensors.append(ops.tanh(left) if random.random() < 0.6 else left + chosen[1] * 2.0)
+            operands = [tensors[-1]] if random.random() < 0.7 else [tensors[-1], chosen[0]]
             before = sum(node.op is not CONSTANT for node in topological(operands))
             assert path_after(operands, "Linear") == f"net/{before}:Linear"
 

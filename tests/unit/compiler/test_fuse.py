@@ -180,13 +180,13 @@ def test_a_recomputed_tensor_is_computed_again_after_the_tensor_it_waits_for():
     x = leaf("x", "input", (50, 60), float32)
     y = ops.tanh(x)
     middle = ops.transpose(y) @ y
-    whole = ops.sum(middle)
-    again = ops.tanh(ops.recomputed(x, whole)) * whole
+    total = ops.sum(middle)
+    again = ops.tanh(ops.recomputed(x, total)) * total
     program = program_of([again])
     assert count(program, "tanh") == 2
     (first, *_, last) = program.steps
     assert "x" in reads_of(first) & reads_of(last)
-    assert count(program_of([ops.tanh(x) * whole]), "tanh") == 1
+    assert count(program_of([ops.tanh(x) * total]), "tanh") == 1
 
 
 def test_cross_entropy_along_a_middle_axis_stores_no_one_hot_targets():
@@ -262,7 +262,8 @@ def test_a_cast_to_fewer_bytes_is_stored(make, expected, monkeypatch):
     always = program_of(outputs)
     if isinstance(expected, int):
         assert chosen == always
-        assert len([one for one in temporaries(chosen, 500) if one.dtype == float32]) == expected
+        dtypes = [buffer.dtype for buffer in temporaries(chosen, 500)]
+        assert dtypes.count(float32) == expected
     else:
         fewer = len(temporaries(always, 500)) - len(temporaries(chosen, 500))
         assert (fewer, moved(always) - moved(chosen)) == expected
@@ -336,12 +337,12 @@ STRANGE = np.array([[math.nan, math.inf, -math.inf], [0.0, -0.0, 1e308]])
 def test_simplification_holds_for_nan_infinities_and_both_zeros(name):
     tensor = {**NOTHING, **ALMOST_NOTHING}[name](leaf_x())
     graph = Graph((), (("y", tensor),))
-    expected, found = value(graph), value(simplify(graph))
-    np.testing.assert_array_equal(found, expected)
+    expected, result = value(graph), value(simplify(graph))
+    np.testing.assert_array_equal(result, expected)
     # A sum that is zero may have either sign: that depends on where it starts.
     if expected.dtype.kind == "f" and "sum" not in name:
         numbers = ~np.isnan(expected)
-        np.testing.assert_array_equal(np.signbit(found[numbers]), np.signbit(expected[numbers]))
+        np.testing.assert_array_equal(np.signbit(result[numbers]), np.signbit(expected[numbers]))
 
 
 def value(graph):
@@ -369,8 +370,8 @@ def test_a_scatter_along_more_positions_than_uint8_can_count():
     indices = leaf("i", "input", (2, 1), lm.base.shapes.uint8)
     graph = Graph((), (("y", ops.scatter_along_axis(values, indices, 300, 1)),))
     feeds = {"v": np.array([[1.0], [2.0]]), "i": np.array([[4], [255]], np.uint8)}
-    found, expected = evaluate(simplify(graph), feeds)[0]["y"], evaluate(graph, feeds)[0]["y"]
-    np.testing.assert_array_equal(found, expected)
+    result, expected = evaluate(simplify(graph), feeds)[0]["y"], evaluate(graph, feeds)[0]["y"]
+    np.testing.assert_array_equal(result, expected)
 
 
 AT = leaf("i", "input", (3,), int64)
@@ -394,10 +395,10 @@ def test_ops_become_simpler_ones(tensor, expected):
 
 
 def test_an_op_of_the_user_with_a_known_name_is_not_simplified_like_the_known_op():
-    known = OPS["abs"]
-    own = Op("neg", known.infer, None, known.reference, known.lowering)
+    absolute = OPS["abs"]
+    custom = Op("neg", absolute.infer, None, absolute.reference, absolute.lowering)
     x = leaf("x", "input", (3,), float32)
-    total = x + apply(own, x)
+    total = x + apply(custom, x)
     ((_, result),) = simplify(Graph((x,), (("y", total),))).outputs
     assert result.op is total.op
 

@@ -153,7 +153,7 @@ def test_transposes_that_are_not_needed_are_removed_and_values_stay(result):
     sunk = sink_transposes(graph)
     generator = np.random.default_rng(0)
     feeds = {x.attributes["name"]: generator.normal(size=x.shape) for x in (X, ROW, WEIGHT)}
-    expected, found = (evaluate(one, feeds)[0]["y"] for one in (graph, sunk))
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12, strict=True)
+    expected, values = (evaluate(version, feeds)[0]["y"] for version in (graph, sunk))
+    np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12, strict=True)
     is_left = any(node.op.name == "transpose" for node in sunk.nodes())
-    assert is_left == any(result is one for one in KEPT)
+    assert is_left == any(result is kept for kept in KEPT)

@@ -143,7 +143,7 @@ def test_runs_allocate_no_arena(training_program, monkeypatch):
         buffer.name: engine.allocate(buffer.shape, buffer.dtype.numpy)
         for buffer in (*program.of_kind("parameter"), *program.of_kind("state"))
     }
-    inputs = [np.ones(one.shape, one.dtype.numpy) for one in program.of_kind("input")]
+    inputs = [np.ones(buffer.shape, buffer.dtype.numpy) for buffer in program.of_kind("input")]
     sizes = []
     allocate = host.aligned
     monkeypatch.setattr(host, "aligned", lambda size: sizes.append(size) or allocate(size))
@@ -231,11 +231,11 @@ def test_blocks_are_aligned_and_within_the_limit(rows, alignment, units):
     assert all(allocation.offset % alignment == 0 for allocation in plan.allocations)
     assert all(size % max(alignment, 64) == 0 for size in plan.blocks[:-1])
     assert plan.largest_live_bytes <= plan.arena_bytes
-    found, expected = (
-        run_program(one, InterpreterEngine(poison=True), {})[0]
-        for one in (program, random_program(rows))
+    outputs, expected = (
+        run_program(variant, InterpreterEngine(poison=True), {})[0]
+        for variant in (program, random_program(rows))
     )
-    assert same(found, expected)
+    assert same(outputs, expected)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -307,12 +307,13 @@ def test_a_network_trains_to_the_same_numbers_in_several_blocks():
     verify(divided)
     generator = np.random.default_rng(0)
     feeds = {
-        one.name: np.asarray(generator.uniform(-1, 1, one.shape), one.dtype.numpy)
+        buffer.name: np.asarray(generator.uniform(-1, 1, buffer.shape), buffer.dtype.numpy)
         for kind in ("input", "parameter", "state")
-        for one in program.of_kind(kind)
+        for buffer in program.of_kind(kind)
     }
-    (_, found), (_, expected) = (
-        run_program(one, InterpreterEngine(poison=True), feeds, 3) for one in (divided, program)
+    (_, memories), (_, expected) = (
+        run_program(variant, InterpreterEngine(poison=True), feeds, 3)
+        for variant in (divided, program)
     )
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, name)
+        np.testing.assert_array_equal(memories[name], value, name)

@@ -31,7 +31,7 @@ def test_long_sequences_make_no_larger_programs():
     short, long = training_program(10), training_program(1000)
     assert [step.name for step in short.steps] == [step.name for step in long.steps]
     assert [repeat.axis.extent for repeat in long.repeats] == [1000, 1000]
-    texts = [write_program(one, replace(host(), threads=2)).text for one in (short, long)]
+    texts = [write_program(program, replace(host(), threads=2)).text for program in (short, long)]
     # Sums over 1000 iterations are made in blocks, which takes a further kernel.
     assert len(texts[1].splitlines()) < 1.5 * len(texts[0].splitlines())
 
@@ -51,7 +51,7 @@ def test_within_an_iteration_temporaries_share_memory():
     between = [a for a in program.plan.allocations if repeat.first <= a.first < a.last]
     between = [a for a in between if a.bytes == 4 * 8 * 8 and a.last < repeat.last]
     assert len(between) == 5
-    assert len({one.offset for one in between}) == 2
+    assert len({allocation.offset for allocation in between}) == 2
 
 
 def with_gradients(build):
@@ -161,9 +161,9 @@ def test_weights_are_packed_before_the_loop():
     prepackings = decide(program, replace(host(), threads=2)).prepackings
     assert len(program.repeats) == 2
     for repeat in program.repeats:
-        (packed,) = (one for one in prepackings if one.before == repeat.first)
+        (packed,) = (prepacking for prepacking in prepackings if prepacking.before == repeat.first)
         assert packed.iteration is None
-    assert all(one.iteration is None for one in prepackings)
+    assert all(prepacking.iteration is None for prepacking in prepackings)
 
 
 @pytest.mark.sampled

@@ -51,9 +51,9 @@ def sequences():
 
 def inputs_of(network, count):
     generator = np.random.default_rng(3)
-    (given,) = network.inputs
-    shape = (count, *given.shape[1:])
-    if given.dtype.is_float:
+    (tensor,) = network.inputs
+    shape = (count, *tensor.shape[1:])
+    if tensor.dtype.is_float:
         return generator.normal(size=shape).astype("float32")
     return generator.integers(0, 11, shape)
 
@@ -131,7 +131,7 @@ def test_a_parameter_has_a_copy_that_is_made_first_and_updated_with_it(rounding)
     (updating,) = [step for step in others if copy in writes_of(step)]
     assert "weight" in writes_of(updating)
     # It outlives the run.
-    (kept,) = [one for one in program.plan.allocations if one.buffer == copy]
+    (kept,) = [allocation for allocation in program.plan.allocations if allocation.buffer == copy]
     assert (kept.first, kept.last) == (0, len(program.steps))
     assert decode(encode(program)) == program
 
@@ -183,8 +183,9 @@ def test_only_inputs_that_are_only_rounded_are_rounded_while_they_are_gathered()
     assert (name, reads_of(program.steps[number])) == ("x", {"x"})
     # Before that step, no other buffer may have the memory.
     (rounded,) = writes_of(program.steps[number])
-    (own,) = [one for one in program.plan.allocations if one.buffer == rounded]
-    earlier = replace(own, buffer="earlier", first=0, last=number - 1, offset=own.offset + 8)
+    by_buffer = {allocation.buffer: allocation for allocation in program.plan.allocations}
+    memory = by_buffer[rounded]
+    earlier = replace(memory, buffer="earlier", first=0, last=number - 1, offset=memory.offset + 8)
     plan = replace(program.plan, allocations=(earlier, *program.plan.allocations))
     assert rounding_steps(replace(program, plan=plan)) == {}
     later = replace(earlier, first=number + 1, last=number + 1)
@@ -195,8 +196,8 @@ def test_only_inputs_that_are_only_rounded_are_rounded_while_they_are_gathered()
 def test_faults_of_prepared_copies_are_found():
     program = program_of("TF32", [PRODUCT])
     shorter = tuple(
-        replace(one, last=one.last - 1) if one.first == 0 else one
-        for one in program.plan.allocations
+        replace(allocation, last=allocation.last - 1) if allocation.first == 0 else allocation
+        for allocation in program.plan.allocations
     )
     for broken, said in (
         (replace(program, prepared=2), "prepares"),

@@ -67,8 +67,8 @@ def test_attention_is_divided_into_blocks(monkeypatch):
         monkeypatch.setattr("lamina.ops.attention_blocks.MOST_BLOCKS", most)
         return contractions(of(outputs))
 
-    whole, halves, most = blocks([y], 8), blocks([y], 4), blocks([y], 1, most=4)
-    assert (whole, halves, most) == (2, 4, 8)
+    undivided, halves, most = blocks([y], 8), blocks([y], 4), blocks([y], 1, most=4)
+    assert (undivided, halves, most) == (2, 4, 8)
     assert blocks(slopes, 4) - blocks([y], 4) == 2 * (blocks(slopes, 8) - blocks([y], 8))
 
 
@@ -183,11 +183,11 @@ def test_the_largest_batch_is_one_whose_every_tensor_can_be_allocated(
 @pytest.mark.parametrize("engine", ["cpu", "interpreter"])
 def test_models_and_trainings_compile_for_the_target_of_their_engine(engine, recomputing):
     net = network()
-    wanted = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
+    target = RECOMPUTING if engine == "interpreter" else DEFAULT_TARGET
 
     def expected(batch):
         graph = inference_graph(BatchSpecs(net, float32)).graph
-        return compile_graph(graph, batch=batch, name="test", target=wanted).plan
+        return compile_graph(graph, batch=batch, name="test", target=target).plan
 
     model = lm.Model(net, engine=engine)
     assert model.explain(2).program.plan == expected(2)
@@ -208,7 +208,7 @@ def test_functions_of_arrays_are_compiled_for_their_engine(recomputing):
     y = square @ square @ square
     array = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
     functions = [lm.compile(x, y, engine=engine) for engine in ("cpu", "interpreter")]
-    one, other = (function(array)[0] for function in functions)
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    by_cpu, by_interpreter = (function(array)[0] for function in functions)
+    np.testing.assert_allclose(by_cpu, by_interpreter, rtol=1e-5, atol=1e-5)
     plans = [function._programs.get(2, function._compile).program.plan for function in functions]
     assert plans[0] != plans[1]

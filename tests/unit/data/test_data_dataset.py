@@ -184,8 +184,8 @@ def test_tensors_of_pytorch_become_arrays(torch):
     assert repr(Dataset(half)) == "1 example: x f32[2]"
     net = lm.Sequential(lm.Input(2), lm.Linear(1, bias=False))
     model = lm.from_torch(net, {"0.weight": half}, show=False)
-    for found in (Dataset(half).inputs, model.parameters()["1.weight"]):
-        assert found.tolist() == [[0.5, 3.140625]]
+    for converted in (Dataset(half).inputs, model.parameters()["1.weight"]):
+        assert converted.tolist() == [[0.5, 3.140625]]
     conjugated = torch.tensor([1 + 2j]).conj()
     advice = refused(DTypeError, lambda: Dataset(conjugated)).advice
     assert advice == "Complex numbers are two arrays: array.real and array.imag."
@@ -295,8 +295,8 @@ def test_batches_cover_every_example_once():
         assert sorted(np.concatenate(targets).tolist()) == list(range(11))
         assert all(len(a) >= len(b) for a, b in pairwise(targets))
         assert all(np.array_equal(x[:, 0], y) for x, y in batches)
-        whole = [y for _, y in numbered(11).batches(size, seed=size, drop_last=True)]
-        assert [y.tolist() for y in whole] == [y.tolist() for y in targets if len(y) == size]
+        full = [y for _, y in numbered(11).batches(size, seed=size, drop_last=True)]
+        assert [y.tolist() for y in full] == [y.tolist() for y in targets if len(y) == size]
     seen = [y for _, y in numbered(10).batches(4, seed=2, epoch=5)]
     assert np.array_equal(np.concatenate(seen), numbered(10).order(2, 5))
     for size, drop_last in ((0, False), (-1, False), (11, True)):

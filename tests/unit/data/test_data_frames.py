@@ -209,10 +209,10 @@ def test_nullable_columns_by_name_decimals_and_integers_of_128_bits_are_numbers(
 
 
 def test_the_coding_decides_what_a_column_without_values_is(pandas, polars):
-    whole, day = pandas.array([None], dtype="Int64"), pandas.to_datetime(pandas.Series([None]))
+    integers, day = pandas.array([None], dtype="Int64"), pandas.to_datetime(pandas.Series([None]))
     types = (None, polars.Int32, polars.String)
     tables = [
-        *(pandas.DataFrame({"a": column}) for column in ([np.nan], [None], whole, day)),
+        *(pandas.DataFrame({"a": column}) for column in ([np.nan], [None], integers, day)),
         *(polars.DataFrame({"a": polars.Series([None], dtype=dtype)}) for dtype in types),
         *({"a": column} for column in ([None], [""], np.array([np.nan]))),
         pytest.importorskip("pyarrow").table({"a": [None]}),
@@ -273,8 +273,8 @@ def test_kinds_of_columns_may_be_given(make):
     assert classes.coding.features == ("zip=12", "zip=7")
     assert classes.coding.classes == ("10", "20", "30")
     assert classes.inputs.tolist() == [[0, 1], [1, 0], [0, 1]]
-    found = classes.coding.inputs(make({"zip": [12.0, None, 8.0]}))
-    assert found.tolist() == [[1, 0], [0, 0], [0, 0]]
+    codes = classes.coding.inputs(make({"zip": [12.0, None, 8.0]}))
+    assert codes.tolist() == [[1, 0], [0, 0], [0, 0]]
     days = from_frame(make({"d": ["1970-01-02", None]}), gaps=9, kinds={"d": "date"})
     assert days.inputs.tolist() == [[1], [9]]
 
@@ -321,13 +321,13 @@ def test_numbers_in_a_column_of_words_are_doubted_if_they_are_unknown():
     table = {"zip": ["01067", "53111"], "y": [0.5, 1.5]}
     coding = from_frame(table, target="y").coding
     with pytest.warns(LaminaWarning) as caught:
-        found = coding.inputs({"zip": [1067, 53111]})
+        codes = coding.inputs({"zip": [1067, 53111]})
     assert str(caught[0].message) == (
         "the column 'zip' was learned as words with leading zeros, and holds numbers here; 1067 is "
         "none of the words. Read the column as text, or give the path of the file: "
         "model.coding.inputs(path)."
     )
-    assert found.tolist() == [[0, 0], [0, 1]]
+    assert codes.tolist() == [[0, 0], [0, 1]]
     assert coding.inputs({"zip": [53111]}).tolist() == [[0, 1]]
 
 
@@ -391,7 +391,7 @@ def test_bools_as_text_are_taken_where_a_model_knows_bools():
     text = fault(coding.inputs, {"b": ["True", "yes"]})
     assert "the column 'b' is of another kind" in text
     assert "  found     'True' in row 0" in text
-    # Bools that are called words are those of files.
+    # Bools that are called words are written as in files.
     coding = from_frame({"b": [True, False]}, kinds={"b": "word"}).coding
     assert coding.features == ("b=False", "b=True")
     for value in ("True", True):
@@ -496,8 +496,8 @@ def test_categories_are_words_whatever_they_are(form, values, words, codes, pand
     coding = from_frame(table).coding
     assert coding.columns[0].words == words
     # Plain values of the same column have the same codes.
-    for given in (table, {"a": values}):
-        assert coding.inputs(given).argmax(axis=1).tolist() == codes
+    for columns in (table, {"a": values}):
+        assert coding.inputs(columns).argmax(axis=1).tolist() == codes
 
 
 def test_a_column_or_a_lazy_frame_is_no_table(pandas, polars):

@@ -120,8 +120,8 @@ def test_a_test_folder_without_a_class_has_the_labels_of_the_training_folder(fol
     loaded.evaluate(coded, lm.CrossEntropy())
     # Arrays are predicted as without a coding, and a folder too.
     expected = model.predict(test.inputs)
-    for given in (test.inputs.tolist(), coded, folders / "test"):
-        np.testing.assert_array_equal(loaded.predict(given), expected)
+    for images in (test.inputs.tolist(), coded, folders / "test"):
+        np.testing.assert_array_equal(loaded.predict(images), expected)
     with pytest.warns(LaminaWarning, match="the folder is coded otherwise than the data on which"):
         model.fit(test, **HOW)
 

@@ -168,7 +168,7 @@ def test_arrays_that_are_not_in_the_file_are_named(tmp_path, name, read, h5py):
     layout = h5py.VirtualLayout(X.shape, "f4")
     layout[:] = h5py.VirtualSource("other.h5", "array", X.shape)
     raw = {"shape": (12,), "dtype": "f4", "external": [("secret", 0, 48)]}
-    for write, found in (
+    for write, description in (
         (lambda f: f.update({name: h5py.SoftLink("/group/array")}), "a link to /group/array"),
         (lambda f: f.update({name: h5py.ExternalLink("other.h5", "array")}), "a link to array"),
         (lambda f: f.create_virtual_dataset(name, layout), "a virtual array, of other arrays"),
@@ -180,7 +180,7 @@ def test_arrays_that_are_not_in_the_file_are_named(tmp_path, name, read, h5py):
         assert error_text(DataError, read, path) == (
             f"in {path}: the array {name!r} is not in the file itself\n"
             "  expected  an array of numbers\n"
-            f"  found     {found}\n"
+            f"  found     {description}\n"
             "  It may be in any file of this machine, and is not followed. If you trust it: "
             "h5py.File(path), then lm.data.Dataset(file['x'][:], file['y'][:])."
         )
@@ -456,14 +456,14 @@ def test_a_damaged_file_is_refused(tmp_path, content, text):
 
 
 def test_another_kind_of_file(tmp_path):
-    for content, found in (
+    for content, description in (
         *((b"", "an empty file"), (b"\0\0\x08", "00 00 08"), (b"hello world", "68 65 6c 6c")),
         (b"\0\0\x0a\x01\0\0\0\x01\0", "00 00 0a 01"),
         (b"\0\x01\x08\x01\0\0\0\x01\0", "00 01 08 01"),
     ):
         error = idx_fault(tmp_path / "file", content)
         assert error.problem == "the file does not begin like an IDX file"
-        assert dict(error.facts)["found"] == found
+        assert dict(error.facts)["found"] == description
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path, monkeypatch):

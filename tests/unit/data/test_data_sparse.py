@@ -21,10 +21,10 @@ def test_a_fit_on_a_sparse_matrix_gives_the_bits_of_the_dense_one(make, monkeypa
     sparse = getattr(scipy_sparse, make)(DENSE), TRAIN.targets
     dense, loss, model = (DENSE, TRAIN.targets), lm.CrossEntropy(), lm.Model(network(), seed=3)
     monkeypatch.setattr(stream, "_BATCH_BYTES", 7 * 4 * 4)
-    found = trained(sparse, validation=sparse, epochs=3)
+    result = trained(sparse, validation=sparse, epochs=3)
     expected = trained(dense, validation=dense, epochs=3)
-    assert same(found[0], expected[0])
-    assert found[1]["loss"] == expected[1]["loss"]
+    assert same(result[0], expected[0])
+    assert result[1]["loss"] == expected[1]["loss"]
     np.testing.assert_array_equal(model.predict(sparse[0]), model.predict(DENSE))
     assert model.evaluate(sparse, loss) == model.evaluate(dense, loss)
     assert same(trained([sparse])[0], trained([dense])[0])
@@ -69,13 +69,13 @@ def test_examples_are_selected_as_those_of_the_dense_array():
         lambda data: data.split(0.7, seed=2),
         lambda data: [data.take([5, 5, 1]), data.subset(3, 9)],
     ):
-        for found, expected in zip(select(data), select(plain), strict=True):
-            assert found.is_sparse
+        for part, expected in zip(select(data), select(plain), strict=True):
+            assert part.is_sparse
             for role in ("inputs", "targets", "weights"):
-                np.testing.assert_array_equal(getattr(found.dense(), role), getattr(expected, role))
+                np.testing.assert_array_equal(getattr(part.dense(), role), getattr(expected, role))
     for batches in zip(data.batches(32, seed=1), plain.batches(32, seed=1), strict=True):
-        for found, expected in zip(*batches, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for array, expected in zip(*batches, strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.cases(
@@ -86,11 +86,11 @@ def test_examples_are_selected_as_those_of_the_dense_array():
 )
 def test_a_fit_on_sparse_inputs_has_the_options_of_the_dense_one(more, how):
     sparse, dense = (more((inputs, TRAIN.targets)) for inputs in (SPARSE, DENSE))
-    found = trained(sparse, validation=sparse, epochs=2, **how)
+    result = trained(sparse, validation=sparse, epochs=2, **how)
     expected = trained(dense, validation=dense, epochs=2, **how)
-    assert same(found[0], expected[0])
-    assert found[1]["validation_loss"] == expected[1]["validation_loss"]
-    assert not same(found[0], trained((DENSE, TRAIN.targets), epochs=2)[0])
+    assert same(result[0], expected[0])
+    assert result[1]["validation_loss"] == expected[1]["validation_loss"]
+    assert not same(result[0], trained((DENSE, TRAIN.targets), epochs=2)[0])
 
 
 def test_sparse_inputs_are_mixed_with_dense_ones():
@@ -108,14 +108,14 @@ def test_sparse_inputs_are_mixed_with_dense_ones():
 
 
 def test_a_data_set_with_sparse_inputs_is_a_sample_and_is_run_verified_and_profiled():
-    found, loss = [], lm.CrossEntropy()
+    parameters, loss = [], lm.CrossEntropy()
     for inputs in (DENSE, SPARSE):
         data, model = lm.data.Dataset(inputs, TRAIN.targets), lm.Model(network(), seed=3)
         how = {"class_weights": "balanced", "data": data}
         with model.training(loss, lm.SGD(0.1), 16, **how) as training:
             training.run(data, steps=9, seed=1)
-        found.append(model.parameters())
-    assert same(*found)
+        parameters.append(model.parameters())
+    assert same(*parameters)
     data = data.subset(0, 8)
     assert lm.verify(network(), loss=loss, data=data).passed
     assert model.profile(8, loss, lm.SGD(0.1), data=data, seconds=0.001).runs

@@ -116,8 +116,8 @@ def test_a_file_is_coded_by_options_and_other_files_have_none(tmp_path):
         assert data.coding.columns == expected.coding.columns
         assert data.coding.target == expected.coding.target
         assert data.targets.tolist() == expected.targets.tolist()
-        for found in (data, expected.coding.dataset(path)):
-            for inputs, values in zip(found.input_arrays, expected.input_arrays, strict=True):
+        for coded in (data, expected.coding.dataset(path)):
+            for inputs, values in zip(coded.input_arrays, expected.input_arrays, strict=True):
                 np.testing.assert_array_equal(inputs, values)
     data = load(path, gaps=0, kinds={"y": "number"}, dtype="float64")
     assert data.inputs.dtype == data.targets.dtype == np.float64
@@ -146,7 +146,8 @@ def test_a_first_column_that_numbers_the_rows_is_doubted(tmp_path, text, doubted
             warnings.simplefilter("always")
             data = load(path, **options)
         assert len(data) == 3
-        assert [("numbers the rows" in str(one.message)) for one in caught] == [True] * doubted
+        told = ["numbers the rows" in str(warning.message) for warning in caught]
+        assert told == [True] * doubted
     # As a target it is no feature.
     assert load(path, 0).targets.shape[0] == 3
     if doubted:
@@ -174,8 +175,8 @@ def test_a_model_of_tables_predicts_a_file(tmp_path):
     model = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)), seed=0)
     model.fit(data, loss=lm.MSE(), optimizer=lm.SGD(0.1), epochs=1)
     expected = model.predict({"zip": ["01067", "53111"], "size": [3.0, None]})
-    for given in (path, str(path)):
-        np.testing.assert_array_equal(model.predict(given), expected)
+    for file in (path, str(path)):
+        np.testing.assert_array_equal(model.predict(file), expected)
     other = lm.Model(lm.Sequential(lm.Input(3), lm.Linear(1)))
     assert error_text(DataError, other.predict, "rows.csv") == (
         "in predict: predict takes arrays, not the path of a file\n"

@@ -84,9 +84,9 @@ def test_a_part_takes_the_tables_of_the_whole(make_part, when, tmp_path):
     part = part or model.part(make_part(model.network))
     scores = np.exp(model.predict(data.inputs))
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
-    for given in (table, rows, data):
+    for examples in (table, rows, data):
         expected = scores / scores.sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(part.predict(given), expected, rtol=1e-5)
+        np.testing.assert_allclose(part.predict(examples), expected, rtol=1e-5)
     part.save(tmp_path / "part")
     assert lm.load(tmp_path / "part").coding == data.coding
     assert copy.deepcopy(part).coding == data.coding
@@ -123,8 +123,8 @@ def test_a_part_has_the_coding_and_the_order_of_its_own_inputs(tmp_path):
     again = swapped.part(lm.Network([numbers, words], scores))
     for part in (swapped, lm.load(tmp_path / "part"), again):
         np.testing.assert_array_equal(part.predict(table), model.predict(table))
-        own = part.coding.dataset(table)
-        assert part.evaluate(own, lm.MSE()) == model.evaluate(data, lm.MSE())
+        coded = part.coding.dataset(table)
+        assert part.evaluate(coded, lm.MSE()) == model.evaluate(data, lm.MSE())
     assert again.coding == data.coding
     assert "expected  indices_first=True" in error_text(DataError, swapped.predict, data)
 
@@ -167,9 +167,9 @@ def test_rows_are_a_table():
     more = [{"size": np.array(3.0), "town": "Ulm", "b": [1, 2]}, {**rows[1], "size": 4.0, "c": 0}]
     np.testing.assert_array_equal(model.predict(more), expected)
     np.testing.assert_allclose(model.predict(more[0] | {"size": 3.0}), expected[:1], rtol=1e-6)
-    whole = [{**row, "rent": 1.5} for row in rows]
-    assert len(data.coding.dataset(whole)) == 2
-    again = from_frame(whole, "rent", gaps="mean")
+    labelled = [{**row, "rent": 1.5} for row in rows]
+    assert len(data.coding.dataset(labelled)) == 2
+    again = from_frame(labelled, "rent", gaps="mean")
     assert again.coding.features == ("size", "town=Rom", "town=Ulm")
 
 
@@ -189,7 +189,7 @@ def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes(pandas):
     data = from_frame(frame, "y", standardise=True)
     model, y = trained(data), frame[["y"]].to_numpy("float32")
     uncoded, evaluate = (frame[["a"]], y), partial(model.evaluate, loss=lm.MSE())
-    for call in (evaluate, lambda given: trained(data, validation=given)):
+    for call in (evaluate, lambda validation: trained(data, validation=validation)):
         assert error_text(DataError, call, uncoded) == (
             "the columns of a data frame are not coded\n"
             "  expected  model.coding.dataset(frame)\n"
@@ -197,13 +197,13 @@ def test_a_frame_that_is_not_coded_is_refused_by_a_model_that_codes(pandas):
             "  The model was trained on coded columns. With targets of your own: "
             "(model.coding.inputs(frame), y)."
         )
-    for call, given in (
+    for call, examples in (
         (evaluate, lm.data.Dataset(*uncoded).subset(0, 2)),
         (model.predict, lm.data.Dataset(frame[["a"]])),
         (evaluate, ((frame[["a"]],), y)),
         (partial(model.fit, **HOW), uncoded),
     ):
-        assert refused(DataError, call, given).problem == NOT_CODED
+        assert refused(DataError, call, examples).problem == NOT_CODED
     coded = model.evaluate((model.coding.inputs(frame), y), loss=lm.MSE())
     assert coded == model.evaluate(model.coding.dataset(frame), loss=lm.MSE())
 
@@ -248,8 +248,8 @@ def test_frames_and_targets_with_words_point_to_from_frame(pandas):
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(2)))
     fit = partial(model.fit, **(HOW | {"loss": lm.CrossEntropy()}))
     gaps = pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64"), "b": [1.5, 2]})
-    for call, given in ((fit, (frame, [0, 1])), (model.predict, frame), (model.predict, gaps)):
-        assert error_text(DataError, call, given).endswith(
+    for call, data in ((fit, (frame, [0, 1])), (model.predict, frame), (model.predict, gaps)):
+        assert error_text(DataError, call, data).endswith(
             "the columns of a data frame are not coded\n"
             "  expected  arrays, or a data frame of numbers without gaps\n"
             "  found     DataFrame\n"
@@ -281,8 +281,8 @@ def test_a_predictor_tells_how_a_frame_is_coded(pandas):
     )
     error = refused(DataError, predict, table)
     assert error.advice.endswith("A predictor takes model.coding.inputs(table).")
-    found = predict(model.coding.inputs(table))
-    np.testing.assert_array_equal(found, model.predict(table))
+    predictions = predict(model.coding.inputs(table))
+    np.testing.assert_array_equal(predictions, model.predict(table))
 
 
 # Tables that are coded separately ----------------------------------------------------------------
@@ -296,7 +296,7 @@ TOWNS = {"town": ["Ulm", "Bonn", "Ulm"], "size": [1.0, 2.0, 4.0], "y": [0.5, 1.5
 
 
 @pytest.mark.cases(
-    ("change", "options", "expected", "found"),
+    ("change", "options", "expected", "actual"),
     (
         {"town": ["Ulm", "Aalen", "Ulm"]},
         {},
@@ -316,17 +316,17 @@ TOWNS = {"town": ["Ulm", "Bonn", "Ulm"], "size": [1.0, 2.0, 4.0], "y": [0.5, 1.5
     ({}, {"words": "index"}, "words='one-hot'", "words='index'"),
     ({"y": [1.0, 2.0, 3.0]}, {}, "kind of 'y': number", "kind of 'y': class"),
 )
-def test_data_that_is_coded_separately_is_refused(change, options, expected, found):
+def test_data_that_is_coded_separately_is_refused(change, options, expected, actual):
     data, other = from_frame(TOWNS, "y"), from_frame({**TOWNS, **change}, "y", **options)
     model = trained(data)
     text = (
         "the table is coded otherwise than the training data\n"
         f"  expected  {expected}\n"
-        f"  found     {found}\n"
+        f"  found     {actual}\n"
         f"  {ADVICE}"
     )
     for call in (
-        lambda given: trained(data, validation=given),
+        lambda validation: trained(data, validation=validation),
         partial(model.evaluate, loss=lm.MSE()),
         model.predict,
     ):
@@ -363,11 +363,11 @@ def test_a_second_fit_with_another_coding_warns(path):
 def test_a_row_without_names_is_refused(pandas):
     model = trained(from_frame(TOWNS, "y"))
     frame = pandas.DataFrame(TOWNS)[["size", "town"]]
-    for row, found in (([60, "Ulm"], "list"), ([60, 1.5], "list"), (frame.iloc[0], "Series")):
+    for row, kind in (([60, "Ulm"], "list"), ([60, 1.5], "list"), (frame.iloc[0], "Series")):
         assert error_text(DataError, model.predict, row) == (
             "in predict: a row of a table has no names of columns\n"
             "  expected  a dict {'town': value, 'size': value}, or a data frame\n"
-            f"  found     a {found} of 2 values\n"
+            f"  found     a {kind} of 2 values\n"
             "  A row by its names: model.predict({'town': value, 'size': value}). A row of a frame "
             "as a frame: frame.iloc[[0]]."
         )

@@ -79,9 +79,9 @@ def test_all_sources_are_read_in_batches_of_the_fit(source):
     assert len(history) == 2
     model = lm.Model(network(), seed=3)
     model.set_parameters(parameters)
-    whole = model.evaluate(TRAIN, lm.CrossEntropy(), [lm.Accuracy()])
-    assert history.values["validation_loss"][-1] == pytest.approx(whole["loss"], rel=1e-6)
-    assert model.evaluate(source, lm.CrossEntropy(), [lm.Accuracy()]) == whole
+    scores = model.evaluate(TRAIN, lm.CrossEntropy(), [lm.Accuracy()])
+    assert history.values["validation_loss"][-1] == pytest.approx(scores["loss"], rel=1e-6)
+    assert model.evaluate(source, lm.CrossEntropy(), [lm.Accuracy()]) == scores
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -108,13 +108,13 @@ def test_an_iterator_is_read_in_a_single_epoch_and_refused_for_more():
 
 def test_predictions_of_a_stream_are_those_of_its_arrays():
     model = lm.Model(network(), seed=3)
-    whole = model.predict(TRAIN.inputs)
-    np.testing.assert_array_equal(model.predict(batches_of(TRAIN, 33)), whole)
+    predictions = model.predict(TRAIN.inputs)
+    np.testing.assert_array_equal(model.predict(batches_of(TRAIN, 33)), predictions)
     inputs = lambda: (x for x, _ in batches_of(TRAIN, 33)())  # noqa: E731
     # They are not shuffled.
-    np.testing.assert_array_equal(model.predict(Stream(inputs, window=30)), whole)
+    np.testing.assert_array_equal(model.predict(Stream(inputs, window=30)), predictions)
     kept = model.predict(Stream(batches_of(TRAIN, 33), regroup=False))
-    np.testing.assert_allclose(kept, whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(kept, predictions, rtol=1e-5, atol=1e-6)
 
 
 def test_a_run_continues_after_the_training_steps_done():
@@ -411,15 +411,15 @@ def taken(reader):
 
 def test_a_prediction_ends_after_the_steps_of_an_epoch():
     source, model = Endless(), lm.Model(network(), seed=3)
-    found = model.predict(Stream(source, steps_per_epoch=3))
-    np.testing.assert_array_equal(found, model.predict(np.tile(TRAIN.inputs, (9, 1))[: 3 * 256]))
+    outputs = model.predict(Stream(source, steps_per_epoch=3))
+    np.testing.assert_array_equal(outputs, model.predict(np.tile(TRAIN.inputs, (9, 1))[: 3 * 256]))
     assert source.read == 77
     source = Endless()
     assert model.predict(Stream(source, steps_per_epoch=3, regroup=False)).shape == (30, 3)
     assert source.read == 3
     # The source ends before.
-    found = model.predict(Stream(batches_of(TRAIN, 20), steps_per_epoch=3))
-    np.testing.assert_array_equal(found, model.predict(TRAIN.inputs))
+    outputs = model.predict(Stream(batches_of(TRAIN, 20), steps_per_epoch=3))
+    np.testing.assert_array_equal(outputs, model.predict(TRAIN.inputs))
 
 
 @pytest.mark.parametrize(
@@ -536,15 +536,15 @@ def test_a_fit_continues_with_other_chunks(name, monkeypatch, path):
         with failing(7):
             fitted(make, checkpoint=path, checkpoint_steps=1)
         hand_out(monkeypatch, after)
-        found = fitted(make, checkpoint=path, resume=True)
-        assert same(expected[0], found[0])
-        assert expected[1].values == found[1].values
+        continued = fitted(make, checkpoint=path, resume=True)
+        assert same(expected[0], continued[0])
+        assert expected[1].values == continued[1].values
 
 
 def test_a_stream_is_continued_with_a_smaller_buffer(path):
     source, how = batches_of(TRAIN, 7), {"epochs": 2}
-    whole = trained(source, **how)
+    uninterrupted = trained(source, **how)
     with failing(20):
         trained(source, checkpoint=path, checkpoint_steps=1, **how)
-    found = trained(Stream(source, buffer_bytes=1), checkpoint=path, resume=True, **how)
-    assert same(whole[0], found[0])
+    continued = trained(Stream(source, buffer_bytes=1), checkpoint=path, resume=True, **how)
+    assert same(uninterrupted[0], continued[0])

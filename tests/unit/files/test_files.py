@@ -150,14 +150,14 @@ def test_a_loaded_model_has_the_same_predictions_training_graph_and_contents(nam
     model.save(tmp_path / "one")
     again = lm.load(tmp_path / "one", layers=OWN)
     assert again.seed == 3
-    found = [one.predict(inputs_of(model.network)) for one in (model, again)]
-    found = [one if isinstance(one, tuple) else (one,) for one in found]
-    for one, other in zip(*found, strict=True):
-        assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
+    predictions = [version.predict(inputs_of(model.network)) for version in (model, again)]
+    predictions = [outputs if isinstance(outputs, tuple) else (outputs,) for outputs in predictions]
+    for before, after in zip(*predictions, strict=True):
+        assert (before.dtype, before.tobytes()) == (after.dtype, after.tobytes())
     assert training_graph(again.network) == training_graph(model.network)
     again.save(tmp_path / "other")
-    one, other = metadata_of(tmp_path / "one"), metadata_of(tmp_path / "other")
-    assert one == other  # with the checksum over all tensors
+    first, second = metadata_of(tmp_path / "one"), metadata_of(tmp_path / "other")
+    assert first == second  # with the checksum over all tensors
 
 
 def test_trained_parameters_and_states_are_loaded_from_a_safetensors_file(tmp_path):
@@ -218,10 +218,10 @@ def test_missing_files_folders_and_pipes_are_refused(tmp_path):
     problem = refused(tmp_path / "missing").problem
     assert problem == "the file cannot be read: No such file or directory"
     os.mkfifo(tmp_path / "pipe")  # which is not waited for
-    for path, found in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe, socket or device")):
+    for path, kind in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe, socket or device")):
         error = refused(path)
         assert error.problem == "the file cannot be read: this is not a regular file"
-        assert error.facts[1] == ("found", found)
+        assert error.facts[1] == ("found", kind)
 
 
 ANOTHER = "the file is damaged or of another kind"
@@ -246,17 +246,17 @@ def test_a_file_of_another_kind_is_refused(data, tmp_path):
 
 @pytest.mark.parametrize("read", [lm.load, lm.Model(lm.Sequential(lm.Input(2))).load_parameters])
 @pytest.mark.cases(
-    ("data", "found"),
+    ("data", "actual"),
     (b"\x80\x04\x95pickled", "a pickle"),
     (b"PK\x03\x04" + b"\0" * 26 + b"weights/data.pkl", "a zip archive with a pickle"),
 )
-def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_it(read, data, found, tmp_path):
+def test_a_file_of_pytorch_is_refused_with_the_function_that_takes_it(read, data, actual, tmp_path):
     path = tmp_path / "weights.pt"
     path.write_bytes(data)
     assert error_text(FileFormatError, read, path) == (
         f"in {path}: this is a file of PyTorch, or another pickle\n"
         "  expected  a model file, as Model.save writes it\n"
-        f"  found     {found}\n"
+        f"  found     {actual}\n"
         "  Pickles are not read, because they may run code. Write the network in Lamina, and give "
         "it the weights: lm.from_torch(net, torch.load(path, weights_only=True))."
     )
@@ -285,8 +285,8 @@ def test_a_safetensors_file_of_someone_else_is_refused(tmp_path):
 
 def test_a_users_class_must_be_passed_and_is_never_taken_for_a_class_of_lamina(tmp_path):
     initialised = lm.Linear(2, weight_init=Ramp(0.5))
-    for name, own in (("Own", Own(1.0)), ("Ramp", initialised), ("ReLU", ReLU())):
-        lm.Model(chain(own)).save(tmp_path / "model")
+    for name, custom in (("Own", Own(1.0)), ("Ramp", initialised), ("ReLU", ReLU())):
+        lm.Model(chain(custom)).save(tmp_path / "model")
         error = refused(tmp_path / "model")
         assert error.problem == f"the network contains a {name}, which is not a layer of Lamina"
         assert error.facts == (("layers given", "none"),)
@@ -294,7 +294,7 @@ def test_a_users_class_must_be_passed_and_is_never_taken_for_a_class_of_lamina(t
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def saved(tmp_path_factory):
     """The bytes of a small model file, and the parameters in it."""
     path = tmp_path_factory.mktemp("whole") / "model"
     model = lm.Model(chain(lm.Linear(3), lm.Tanh(), lambda x: x * normal(3), lm.Linear(2)))
@@ -303,15 +303,15 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_damaged_file_is_refused_or_loads_whole(seed, whole, tmp_path):
+def test_a_damaged_file_is_refused_or_loads_whole(seed, saved, tmp_path):
     random, path = np.random.default_rng(seed), tmp_path / "model"
     for _ in range(30):
-        path.write_bytes(damaged(whole[0], random))
+        path.write_bytes(damaged(saved[0], random))
         try:
-            found = lm.load(path).parameters()
+            parameters = lm.load(path).parameters()
         except FileFormatError:
             continue
-        assert same(found, whole[1])
+        assert same(parameters, saved[1])
 
 
 def forge(path, change, source=None):
@@ -571,8 +571,8 @@ def parts_of(value, keys=()):
     """All parts of JSON data."""
     yield keys, value
     items = value.items() if isinstance(value, dict) else ()
-    for key, one in enumerate(value) if isinstance(value, list) else items:
-        yield from parts_of(one, (*keys, key))
+    for key, part in enumerate(value) if isinstance(value, list) else items:
+        yield from parts_of(part, (*keys, key))
 
 
 def with_part(value, keys, new):
@@ -598,19 +598,19 @@ EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest
 
 def faults(source, entry, data, every, use):
     """Exceptions of other kinds, and errors that do not name the file, of all changes."""
-    found, path = [], source.with_name("changed")
+    failures, path = [], source.with_name("changed")
     for keys, changed in changes(data, every):
         text = json.dumps(changed)
         forge(path, lambda metadata, *_, text=text: metadata.update({entry: text}), source)
         try:
             use(path)
         except FileFormatError as error:
-            found += [f"{keys}: {text}\n{error}"] * (str(path) not in str(error))
+            failures += [f"{keys}: {text}\n{error}"] * (str(path) not in str(error))
         except LaminaError:
             pass  # a valid file, of another table or another fit
         except Exception as error:
-            found.append(f"{keys}: {text}\n{type(error).__name__}: {error}")
-    return found
+            failures.append(f"{keys}: {text}\n{type(error).__name__}: {error}")
+    return failures
 
 
 def table_model(path):

@@ -24,7 +24,7 @@ TORCHVISION = {
     "vgg11": lambda: lm.networks.vgg(11),
     "vgg16_bn": lambda: lm.networks.vgg(16, batch_norm=True),
 }
-# The names of the layers of other networks: those of their papers, or of usual modules.
+# The names of the layers of other networks, as in their papers or in usual modules.
 OTHERS = {
     "lenet": (lm.networks.lenet, "conv1 conv2 ip1 ip2"),
     "mlp": (lm.networks.mlp, "1 3 5"),
@@ -60,12 +60,12 @@ OTHERS = {
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_ready_networks_have_the_names_and_shapes_of_torchvision(name):
     record = TORCHVISION[name]().variables(lm.base.shapes.float32)
-    found = {
-        one.name.replace("running_variance", "running_var"): list(one.tensor.shape)
-        for one in (*record.parameters.values(), *record.states.values())
+    shapes = {
+        variable.name.replace("running_variance", "running_var"): list(variable.tensor.shape)
+        for variable in (*record.parameters.values(), *record.states.values())
     }
     expected = {key: shape for key, shape in NAMES[name] if "num_batches" not in key}
-    assert found == expected
+    assert shapes == expected
 
 
 @pytest.mark.cases("make, expected", OTHERS)
@@ -74,7 +74,7 @@ def test_ready_networks_have_stated_names(make, expected):
     assert [
         key
         for key in record.layers
-        if any(one.startswith(f"{key}.") for one in record.parameters)
+        if any(name.startswith(f"{key}.") for name in record.parameters)
         and not any(key.startswith(f"{other}.") for other in expected.split())
     ] == expected.split()
 
@@ -178,7 +178,7 @@ def test_an_array_of_another_shape():
     assert lines[3] == "  To keep the first values of the layer: skip=['3.*', '2.*']."
     lm.from_torch(net, TWO_LINEAR, skip=["3.*", "2.*"], show=False)
     # A module that would fit is advised.
-    swapped = {f"a{key}" if key[0] == "2" else key: one for key, one in TWO_LINEAR.items()}
+    swapped = {f"a{key}" if key[0] == "2" else key: array for key, array in TWO_LINEAR.items()}
     arrays = backwards(swapped)
     error = refused(ShapeError, lm.from_torch, two_linear(), arrays)
     assert error.advice == "If it is module 0, name it: names={'1': '0'}."
@@ -382,9 +382,9 @@ def test_the_keys_and_values_of_another_size(torch):
     inputs = [lm.Input(5, 8), lm.Input(3, 6), lm.Input(3, 4)]
     net = lm.Network(inputs, lm.MultiHeadAttention(2)(*inputs))
     model = lm.from_torch(net, module.state_dict(), show=False)
-    found = model.predict((q.numpy(), k.numpy(), v.numpy()))
+    predictions = model.predict((q.numpy(), k.numpy(), v.numpy()))
     expected = module(q, k, v)[0].detach().numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(predictions, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -433,7 +433,7 @@ ORDERS = {
         *("features.1 classifier.0 head", ""),
     ),
     "the same numbers": (numbered(*linear(2)), "trunk.1 trunk.2 out", ""),
-    "an array before those of the name": (numbered(*linear(1)), "out trunk.0", "trunk.0 out"),
+    "an array before the arrays of the name": (numbered(*linear(1)), "out trunk.0", "trunk.0 out"),
     "a module around all": (
         lm.Sequential(lm.Input(2), lm.Linear(2, name="hidden"), lm.Linear(2, name="out")),
         *("model.net.out model.net.hidden", "model.net.hidden model.net.out"),
@@ -470,8 +470,8 @@ def test_numbers_are_the_order_of_layers(name, reloaded, tmp_path):
         lm.Model(network, engine="interpreter").save(tmp_path / "model")
         network = lm.load(tmp_path / "model", engine="interpreter").network
     model = lm.from_torch(network, modules(names), engine="interpreter", show=False)
-    found = [int(value[0]) for name, value in model.parameters().items() if "bias" in name]
-    assert [names.split()[number] for number in found] == (expected or names).split()
+    numbers = [int(value[0]) for name, value in model.parameters().items() if "bias" in name]
+    assert [names.split()[number] for number in numbers] == (expected or names).split()
 
 
 def test_pairs_that_cross_are_refused():

@@ -149,8 +149,8 @@ OPERATORS: dict[str, Callable] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_of_tensors_numbers_and_arrays_equal_numpy(name):
     operator, x, number = OPERATORS[name], data(3), np.float32(2)
-    found = value_of(operator(x, data(3, name="b")), x=LEFT, b=RIGHT)
-    np.testing.assert_array_equal(found, operator(LEFT, RIGHT))
+    result = value_of(operator(x, data(3, name="b")), x=LEFT, b=RIGHT)
+    np.testing.assert_array_equal(result, operator(LEFT, RIGHT))
     for made, expected in (
         (operator(x, 2.0), operator(LEFT, number)),
         (operator(2.0, x), operator(number, LEFT)),
@@ -162,12 +162,12 @@ def test_operators_of_tensors_numbers_and_arrays_equal_numpy(name):
 
 def test_products_slices_negation_and_absolute_values():
     w = np.arange(6, dtype="float32").reshape(3, 2)
-    for found, expected in (
+    for tensor, expected in (
         (data(3) @ constant(w), LEFT @ w),
         (data(3)[:, 1:], LEFT[:, 1:]),
         (abs(-data(3)), abs(LEFT)),
     ):
-        np.testing.assert_allclose(value_of(found, x=LEFT), expected)
+        np.testing.assert_allclose(value_of(tensor, x=LEFT), expected)
 
 
 @pytest.mark.parametrize("number", [1, 1.5, True, np.float64(2.5), np.int32(3)])

@@ -27,18 +27,18 @@ def after(steps: int, optimizer: Any, **how: Any) -> dict[str, Array]:
 def test_each_parameter_follows_its_own_optimizer():
     # One training step: later gradients depend on the updates of all parameters.
     optimizer = lm.ByPath({"1.*": lm.SGD(0.1), "*.bias": lm.Adam(0.01)}, default=lm.Lion(0.02))
-    found = after(1, optimizer)
-    alone = lm.SGD(0.1), lm.Adam(0.01), lm.Lion(0.02)
-    by_sgd, by_adam, by_lion = (after(1, one) for one in alone)
+    parameters = after(1, optimizer)
+    optimizers = lm.SGD(0.1), lm.Adam(0.01), lm.Lion(0.02)
+    by_sgd, by_adam, by_lion = (after(1, alone) for alone in optimizers)
     expected = {
         "1.weight": by_sgd["1.weight"],
         "1.bias": by_sgd["1.bias"],  # the first pattern that fits decides
         "4.weight": by_lion["4.weight"],
         "4.bias": by_adam["4.bias"],
     }
-    assert list(found) == list(expected)
+    assert list(parameters) == list(expected)
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-6, atol=1e-7)
 
 
 def test_rates_by_path_may_depend_on_the_step():
@@ -70,9 +70,9 @@ def test_an_optimizer_that_is_no_subclass_is_accepted():
         def update(self, parameter, gradient, slots, step):
             return parameter - gradient * 0.1, {}
 
-    found = after(3, lm.ByPath({"4.*": Bare()}, default=Bare()))
+    parameters = after(3, lm.ByPath({"4.*": Bare()}, default=Bare()))
     for name, value in after(3, lm.SGD(0.1)).items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-6, atol=1e-7)
 
 
 def test_an_earlier_pattern_that_leaves_nothing_is_refused():
@@ -113,8 +113,8 @@ def test_frozen_parameters_keep_their_bits_and_have_no_state(frozen, names, mode
     with model.training(LOSS, lm.AdamW(0.1), 8, frozen=frozen) as training:
         owners = {name.split("/")[0] for name in training.state()} - {"step", "seed"}
         training.run(TRAIN, steps=5)
-    found = model.parameters()
-    assert [name for name in before if before[name].tobytes() == found[name].tobytes()] == names
+    trained = model.parameters()
+    assert [name for name in before if before[name].tobytes() == trained[name].tobytes()] == names
     assert owners == set(before) - set(names)
 
 

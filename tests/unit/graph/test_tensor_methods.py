@@ -49,9 +49,10 @@ def test_a_method_is_declared_with_the_parameters_of_its_function(name):
     function = inspect.signature(getattr(lm.ops, NAMES.get(name, name)))
     parameters = list(function.parameters.values())[1:]
     declared = DECLARED[name].args
-    assert [one.arg for one in declared.args[1:]] == [one.name for one in parameters]
-    defaults = [one.default for one in parameters if one.default is not one.empty]
-    assert [ast.literal_eval(one) for one in declared.defaults] == defaults
+    assert [arg.arg for arg in declared.args[1:]] == [parameter.name for parameter in parameters]
+    values = [parameter.default for parameter in parameters]
+    defaults = [value for value in values if value is not inspect.Parameter.empty]
+    assert [ast.literal_eval(default) for default in declared.defaults] == defaults
 
 
 @pytest.mark.parametrize("name", DECLARED)
@@ -94,8 +95,8 @@ def test_standard_deviation_and_variance_are_those_of_numpy():
     outputs = [x.std(1), x.std(0, 1, True), x.var(1), x.var(0, correction=1), x.std()]
     expected = [array.std(1), array.std(0, ddof=1, keepdims=True), array.var(1)]
     expected += [array.var(0, ddof=1), array.std()]
-    for found, wanted in zip(lm.compile(x, outputs)(array), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for result, reference in zip(lm.compile(x, outputs)(array), expected, strict=True):
+        np.testing.assert_allclose(result, reference, rtol=1e-6)
 
 
 @pytest.mark.cases(
