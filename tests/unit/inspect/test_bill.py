@@ -70,8 +70,8 @@ def test_bytes_are_counted():
     net = lm.Sequential(lm.Input(4), lambda x: x * np.arange(4, dtype="float32"))
     assert net.plan(8).constant_bytes == 4 * 4
     parts = ("parameter", "state", "input", "constant", "arena")
-    for found in (bill("wide"), net.plan(8)):
-        assert found.peak_bytes == sum(getattr(found, f"{part}_bytes") for part in parts)
+    for planned in (bill("wide"), net.plan(8)):
+        assert planned.peak_bytes == sum(getattr(planned, f"{part}_bytes") for part in parts)
 
 
 @pytest.mark.cases(
@@ -90,13 +90,13 @@ def test_state_is_the_optimizers_slots_and_numbers_and_the_step_counter(optimize
 @pytest.mark.parametrize("batch", [1, 7, 32, 256])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_peak_is_at_most_5_percent_above_its_lower_bound(name, batch):
-    found = bill(name, batch)
+    planned = bill(name, batch)
     # Offsets are aligned, which in a tiny arena is more than 5%.
-    alignment = 64 * len(found.program.plan.allocations)
-    largest = found.program.plan.largest_live_bytes
-    assert found.arena_bytes <= max(1.05 * largest, largest + alignment)
-    assert found.lower_bound_bytes <= found.peak_bytes
-    assert batch < 256 or found.peak_bytes <= 1.05 * found.lower_bound_bytes
+    alignment = 64 * len(planned.program.plan.allocations)
+    largest = planned.program.plan.largest_live_bytes
+    assert planned.arena_bytes <= max(1.05 * largest, largest + alignment)
+    assert planned.lower_bound_bytes <= planned.peak_bytes
+    assert batch < 256 or planned.peak_bytes <= 1.05 * planned.lower_bound_bytes
 
 
 @pytest.mark.parametrize("memory", [8_000, 100_000, 1_234_567])
@@ -180,24 +180,24 @@ def test_planning_terabytes_neither_allocates_nor_compiles(monkeypatch):
     SMALL.max_batch_size(100_000)
     tracemalloc.start()
     try:
-        found = net.plan(1000, lm.CrossEntropy(), lm.Adam(1e-3))
+        planned = net.plan(1000, lm.CrossEntropy(), lm.Adam(1e-3))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found.parameter_bytes > 4 * 10**12
+    assert planned.parameter_bytes > 4 * 10**12
     assert peak < 20 * 2**20
 
 
 def test_the_bill_is_shown_as_a_table():
-    found = SMALL.plan(8, lm.MSE(), lm.Adam(1e-3))
-    lines = str(found).splitlines()
+    planned = SMALL.plan(8, lm.MSE(), lm.Adam(1e-3))
+    lines = str(planned).splitlines()
     for number, text in (
         *((0, "memory bytes"), (2, "parameters 92 B"), (3, "optimizer and other state 220 B")),
         *((4, "inputs and targets, 8 examples 192 B"), (8, "peak "), (9, "lower bound ")),
     ):
         assert " ".join(lines[number].split()).startswith(text)
     assert lines[9].endswith(" steps")
-    assert len(found.buffers().splitlines()) == 2 + len(found.program.plan.allocations)
+    assert len(planned.buffers().splitlines()) == 2 + len(planned.program.plan.allocations)
 
 
 @pytest.mark.parametrize("size", [0, -3, 2.5, True, "8", None])

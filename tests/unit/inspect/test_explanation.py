@@ -75,11 +75,11 @@ def test_an_engine_lists_every_step_in_all_its_languages(width, engine):
 
 def test_the_cpu_engine_shows_the_code_of_a_single_step():
     explanation = small_model().explain(BATCH, lm.CrossEntropy(), lm.SGD(0.1))
-    whole, first, second = (functions(explanation.listing(n, "llvm")) for n in (None, 0, 1))
+    program, first, second = (functions(explanation.listing(n, "llvm")) for n in (None, 0, 1))
     assert first
     assert second
     assert first != second
-    assert first | second <= whole
+    assert first | second <= program
     assert "ret" in explanation.listing(1, "assembly")
 
 

@@ -119,8 +119,8 @@ def test_vgg_is_the_network_of_the_workload():
         layers.append(lm.MaxPool2d(2))
     layers += [lm.Flatten(), lm.Linear(256), lm.ReLU(), lm.Linear(10)]
     stages = ((32, 32), (64, 64), (128, 128))
-    found = vgg(stages, 10, (3, 32, 32), hidden=(256,), batch_norm=True, dropout=0)
-    assert same_definition(found, lm.Sequential(lm.Input(3, 32, 32), *layers))
+    network = vgg(stages, 10, (3, 32, 32), hidden=(256,), batch_norm=True, dropout=0)
+    assert same_definition(network, lm.Sequential(lm.Input(3, 32, 32), *layers))
 
 
 def test_mlp_takes_a_users_activation():
@@ -404,8 +404,8 @@ def test_a_deep_network_agrees_with_pytorch(name, torch):
     names, states = in_order(model.parameters()), in_order(model.states())
     running = [buffer for buffer in other.buffers() if buffer.is_floating_point()]
     parameters = list(other.parameters())
-    for one in running:
-        one += 0.5 * torch.rand_like(one)
+    for average in running:
+        average += 0.5 * torch.rand_like(average)
     mine = dict(zip(names + states, parameters + running, strict=True))
     model.set_parameters({name: tensor.detach().numpy() for name, tensor in mine.items()})
 
@@ -418,8 +418,8 @@ def test_a_deep_network_agrees_with_pytorch(name, torch):
     loss.backward()
     before = model.parameters()
     with model.training(lm.CrossEntropy(), lm.SGD(RATE), 4) as training:
-        found = float(training.step(x, y))
-    assert found == pytest.approx(loss.item(), rel=TOLERANCE)
+        step_loss = float(training.step(x, y))
+    assert step_loss == pytest.approx(loss.item(), rel=TOLERANCE)
     after = model.parameters()
     # Where a normalisation follows, the gradient of a shift is zero but for rounding.
     largest = max(float(tensor.grad.abs().max()) for tensor in parameters)

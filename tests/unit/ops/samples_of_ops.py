@@ -27,7 +27,7 @@ def for_each_op(
     def decorate(check: Check) -> Callable[[str], None]:
         @pytest.mark.parametrize(
             "name",
-            [pytest.param(one, marks=[pytest.mark.sampled] * (one in sampled)) for one in samples],
+            [pytest.param(key, marks=[pytest.mark.sampled] * (key in sampled)) for key in samples],
         )
         def test(name):
             for case in samples[name]:

@@ -194,11 +194,11 @@ def _tensors(found: Any) -> Iterator[Tensor]:
 
 def feeds() -> dict[str, Array]:
     generator = np.random.default_rng(0)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for tensor in LEAVES:
         array = generator.uniform(0.1, 2.0, static(tensor.shape))
-        found[tensor.attributes["name"]] = array.astype(tensor.dtype.numpy)
-    return found
+        arrays[tensor.attributes["name"]] = array.astype(tensor.dtype.numpy)
+    return arrays
 
 
 def test_every_function_has_a_right_call():
@@ -243,17 +243,17 @@ def test_wrong_values_are_refused_or_agree_with_the_oracle(name):
 
 def compare(tensors: list[Tensor], engine: Engine) -> None:
     """Compares the results of an engine with the references."""
-    known = feeds()
+    inputs = feeds()
     outputs = tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors))
     graph = Graph((), outputs)
     used = tuple(node for node in graph.nodes() if node.op.name == "leaf")
     graph = Graph(used, outputs)
     with np.errstate(all="ignore"):
-        expected, _ = evaluate(graph, known)
+        expected, _ = evaluate(graph, inputs)
         program = compile_graph(graph, batch=1, name="test", target=engine.target)
-        found, _ = run_program(program, engine, known)
+        computed, _ = run_program(program, engine, inputs)
         for output, value in expected.items():
-            np.testing.assert_allclose(found[output], value, 1e-6, 1e-6, err_msg=output)
+            np.testing.assert_allclose(computed[output], value, 1e-6, 1e-6, err_msg=output)
 
 
 # Indices by data into x of shape (batch, 4).
@@ -283,25 +283,25 @@ def test_one_number_stands_for_one_axis_or_for_all_of_them():
     assert ops.uniform(3, 1, 2, 3).shape == (3,)
     assert ops.transpose(ROW, 0) is ROW
     assert ops.pad(X, 1).shape == (4, 5, 6)
-    one = ops.conv(IMAGES, WEIGHT, 1, 1, 1)
-    each = ops.conv(IMAGES, WEIGHT, (1, 1), ((1, 1), (1, 1)), (1, 1))
-    assert (one.shape, one.attributes) == (each.shape, each.attributes)
+    by_number = ops.conv(IMAGES, WEIGHT, 1, 1, 1)
+    by_pair = ops.conv(IMAGES, WEIGHT, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    assert (by_number.shape, by_number.attributes) == (by_pair.shape, by_pair.attributes)
     along = ops.window_sum(ROW, ops.Window(2))
     assert along.shape == (2,)
 
 
 def test_numbers_of_numpy_count_as_whole_numbers():
-    one, two = np.int64(1), np.int32(2)
-    assert ops.sum(X, one).shape == (2, 4)
-    assert ops.argmax(X, one, keepdims=np.bool_(True)).shape == (2, 1, 4)
-    assert ops.reshape(X, (two, np.int64(-1))).shape == (2, 12)
+    i64, i32 = np.int64(1), np.int32(2)
+    assert ops.sum(X, i64).shape == (2, 4)
+    assert ops.argmax(X, i64, keepdims=np.bool_(True)).shape == (2, 1, 4)
+    assert ops.reshape(X, (i32, np.int64(-1))).shape == (2, 12)
     assert ops.transpose(X, np.array([2, 0, 1])).shape == (4, 2, 3)
-    assert ops.one_hot(WHOLE, two).shape == (2, 3, 4, 2)
-    assert [x.shape for x in ops.split(X, [one, two], 1)] == [(2, 1, 4), (2, 2, 4)]
+    assert ops.one_hot(WHOLE, i32).shape == (2, 3, 4, 2)
+    assert [x.shape for x in ops.split(X, [i64, i32], 1)] == [(2, 1, 4), (2, 2, 4)]
     attributes = [
-        *(ops.cumsum(X, one).attributes["axis"], ops.arange(two).attributes["n"]),
-        *ops.reshape(X, (two, np.int64(12))).attributes["shape"],
-        *ops.Window(two, one),
+        *(ops.cumsum(X, i64).attributes["axis"], ops.arange(i32).attributes["n"]),
+        *ops.reshape(X, (i32, np.int64(12))).attributes["shape"],
+        *ops.Window(i32, i64),
     ]
     assert all(type(value) in (int, bool) for value in attributes)
 
@@ -323,11 +323,11 @@ def test_tensors_of_other_libraries_are_constants():
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_a_product_with_a_number_that_is_known_compiles(shape, engine):
     labels = ("m", "k") if shape else ("m",)
-    known = ops.constant(np.full(shape, 2.5))
+    number = ops.constant(np.full(shape, 2.5))
     left = ops.reshape(ROW, (3, *shape)) * 2
     results = [
-        ops.contract(left, known, labels, labels[1:], ("m",)),
-        ops.contract(known, left, labels[1:], labels, labels),
+        ops.contract(left, number, labels, labels[1:], ("m",)),
+        ops.contract(number, left, labels[1:], labels, labels),
     ]
     compare(results, engine)
 
@@ -360,13 +360,13 @@ def test_floats_become_the_nearest_integer_of_the_type_towards_zero(source, targ
     expected = np.array([truncated_and_clamped(float(v), low, high) for v in values], target)
     x = leaf("values", "input", values.shape, as_dtype(source))
     # Of data, of constants that are folded, and of a number.
-    known = [ops.cast(ops.constant(values[n : n + 7]), target) for n in range(3)]
-    tensors = [ops.cast(x, target), *known, ops.cast(1e20, target), ops.cast(math.nan, target)]
+    folded = [ops.cast(ops.constant(values[n : n + 7]), target) for n in range(3)]
+    tensors = [ops.cast(x, target), *folded, ops.cast(1e20, target), ops.cast(math.nan, target)]
     graph = Graph((x,), tuple((f"y{n}", tensor) for n, tensor in enumerate(tensors)))
-    wanted = [expected, *(expected[n : n + 7] for n in range(3)), np.array(high), np.array(0)]
+    references = [expected, *(expected[n : n + 7] for n in range(3)), np.array(high), np.array(0)]
     oracle, _ = evaluate(graph, {"values": values})
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    found, _ = run_program(program, engine, {"values": values})
-    for number, value in enumerate(wanted):
+    outputs, _ = run_program(program, engine, {"values": values})
+    for number, value in enumerate(references):
         np.testing.assert_array_equal(oracle[f"y{number}"], value)
-        np.testing.assert_array_equal(found[f"y{number}"], value)
+        np.testing.assert_array_equal(outputs[f"y{number}"], value)

@@ -29,11 +29,11 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients():
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=(2, 3, 2, 4)).astype("float32") for _ in range(3)]
     mask_values = np.array([[[[True, True], [False, False]]], [[[False, False], [False, False]]]])
-    found = f(*arrays, mask_values)
-    assert all(np.isfinite(array).all() for array in found)
-    assert found[0][0, :, 0].all()
-    assert not found[0][0, :, 1].any()
-    assert not any(array[1].any() for array in found)
+    results = f(*arrays, mask_values)
+    assert all(np.isfinite(array).all() for array in results)
+    assert results[0][0, :, 0].all()
+    assert not results[0][0, :, 1].any()
+    assert not any(array[1].any() for array in results)
 
 
 def test_causal_is_a_mask_of_later_positions():
@@ -50,8 +50,8 @@ def test_masks_of_fewer_axes_are_repeated_from_the_left():
     for shape in ((7,), (5, 7), (5, 1), (3, 5, 7), (1, 5, 7)):
         allowed = generator.random(shape) < 0.6
         bias = generator.normal(size=shape).astype("float32")
-        whole = [np.broadcast_to(x, (2, 3, 5, 7)) for x in (allowed, bias)]
-        expected = ops.attention(q, k, v, whole[0], bias=whole[1])
+        repeated = [np.broadcast_to(x, (2, 3, 5, 7)) for x in (allowed, bias)]
+        expected = ops.attention(q, k, v, repeated[0], bias=repeated[1])
         same(ops.attention(q, k, v, allowed, bias=bias), expected, (q, k, v))
 
 
@@ -60,8 +60,8 @@ def test_a_bias_of_minus_infinity_is_a_mask():
     allowed = np.random.default_rng(0).random((2, 1, 5, 7)) < 0.6
     bias = np.where(allowed, 0, -np.inf).astype("float32")
     for blocks in (1, 2):
-        found = ops.attention(q, k, v, bias=bias, blocks=blocks)
-        same(found, ops.attention(q, k, v, allowed), (q, k, v))
+        biased = ops.attention(q, k, v, bias=bias, blocks=blocks)
+        same(biased, ops.attention(q, k, v, allowed), (q, k, v))
 
 
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
@@ -81,8 +81,8 @@ def test_what_a_mask_hides_has_no_influence(blocks, engine):
     q, k, v = (generator.normal(size=(1, 2, n, 3)).astype("float32") for n in (5, 7, 7))
     expected = model.predict((q, k, v))
     q[:, :, 2], k[:, :, 3], v[:, :, 3] = np.nan, np.inf, -np.inf
-    for one, other in zip(model.predict((q, k, v)), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for result, reference in zip(model.predict((q, k, v)), expected, strict=True):
+        np.testing.assert_array_equal(result, reference)
 
 
 def test_heads_of_queries_share_keys_and_values_in_groups():
@@ -92,15 +92,15 @@ def test_heads_of_queries_share_keys_and_values_in_groups():
     same(found, ops.attention(q, *each, causal=True), (q, k, v))
 
 
-def same(found: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -> None:
+def same(result: lm.Tensor, expected: lm.Tensor, leaves: tuple[lm.Tensor, ...]) -> None:
     generator = np.random.default_rng(0)
     feeds: dict[str, Array] = {
         x.attributes["name"]: generator.normal(size=x.shape).astype("float32") for x in leaves
     }
-    built = found.op.lowering.build(found)
-    graph = Graph(leaves, (("found", built), ("expected", expected)))
+    built = result.op.lowering.build(result)
+    graph = Graph(leaves, (("result", built), ("expected", expected)))
     values, _ = evaluate(graph, feeds)
-    np.testing.assert_allclose(values["found"], values["expected"], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(values["result"], values["expected"], rtol=2e-5, atol=2e-6)
 
 
 def test_long_sequences_are_split_into_a_few_blocks_on_the_cpu():

@@ -43,7 +43,7 @@ def with_leaves(value: Any, made: Mapping[Tensor, Tensor], dtype: DType) -> Any:
 
         return rewrite(Graph((), (("y", value),)), rule).outputs[0][1]
     if type(value) in (list, tuple):
-        return type(value)(with_leaves(one, made, dtype) for one in value)
+        return type(value)(with_leaves(part, made, dtype) for part in value)
     return dtype if isinstance(value, str) and value == "float32" else value
 
 
@@ -62,12 +62,12 @@ def results(
     made: dict[Tensor, Tensor] = {}
     feeds: dict[str, Array] = {}
 
-    def add(shape: Shape, own: DType, low: float, high: float) -> Tensor:
+    def add(shape: Shape, element_type: DType, low: float, high: float) -> Tensor:
         """A leaf; its floats are random numbers that have 16 bits."""
         array = generator.uniform(low, high, static(shape))
-        narrow = half if own.is_float else own
-        feeds[f"x{len(feeds)}"] = converted(converted(array, narrow.numpy), own.numpy)
-        return leaf(f"x{len(feeds) - 1}", "input", shape, own)
+        narrow = half if element_type.is_float else element_type
+        feeds[f"x{len(feeds)}"] = converted(converted(array, narrow.numpy), element_type.numpy)
+        return leaf(f"x{len(feeds) - 1}", "input", shape, element_type)
 
     for x in dict.fromkeys(leaves_of([*CALLS[name].values()])):
         low, high = (-largest, largest) if x.dtype.is_float and largest > 2 else (0.1, 2.0)
@@ -75,14 +75,14 @@ def results(
     values = {label: with_leaves(value, made, dtype) for label, value in CALLS[name].items()}
     outputs = called(getattr(ops, name), values)
     floats = [x for x in made.values() if x.dtype.is_float]
-    found: list[Tensor] = []
+    slopes: list[Tensor] = []
     for y in [y for y in outputs if y.dtype.is_float and floats]:
         try:
-            found += gradients(y, floats, add(y.shape, dtype, 0.5, 1.5))
+            slopes += gradients(y, floats, add(y.shape, dtype, 0.5, 1.5))
         except GradientError:
             break
     leaves = [leaf(label, "input", x.shape, as_dtype(x.dtype)) for label, x in feeds.items()]
-    graph = Graph(tuple(leaves), tuple((str(n), y) for n, y in enumerate([*outputs, *found])))
+    graph = Graph(tuple(leaves), tuple((str(n), y) for n, y in enumerate([*outputs, *slopes])))
     with np.errstate(all="ignore"):
         every = [*evaluate(graph, feeds)[0].values()]
     return every[: len(outputs)], every[len(outputs) :]
@@ -104,15 +104,15 @@ def check_rounding(name: str, half: DType, largest: float) -> None:
     # The gradient of a function whose result overflows need not be finite.
     is_finite = all(np.isfinite(converted(y, np.dtype("float64"))).all() for y in narrow[0])
     pairs = [*zip(narrow[0], wide[0], strict=True)]
-    for found, expected in pairs + [*zip(narrow[1], wide[1], strict=True)] * is_finite:
-        if not as_dtype(found.dtype).is_half:
-            np.testing.assert_array_equal(found, expected)
+    for result, expected in pairs + [*zip(narrow[1], wide[1], strict=True)] * is_finite:
+        if not as_dtype(result.dtype).is_half:
+            np.testing.assert_array_equal(result, expected)
             continue
         rounded = converted(converted(expected, half.numpy), np.dtype("float64"))
         inside = np.isfinite(rounded)
-        own = converted(found, np.dtype("float64"))
-        assert np.array_equal(np.isfinite(own), inside)
+        widened = converted(result, np.dtype("float64"))
+        assert np.array_equal(np.isfinite(widened), inside)
         if inside.any():
             scale = max(np.abs(expected[inside]).max(), SMALL)
-            error = np.abs(own[inside] - expected[inside]).max()
+            error = np.abs(widened[inside] - expected[inside]).max()
             assert error <= ALLOWED * half.epsilon * scale

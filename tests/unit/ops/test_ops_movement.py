@@ -155,8 +155,8 @@ def test_open_dimensions_are_bound_later(shape, move, oracle):
             float(np.sum(oracle((value + s * direction).astype(np.float64)) ** 2))
             for s in (step, -step)
         ]
-        found = float(np.sum(run(x, slope, value, batch) * direction))
-        assert found == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=2e-3, abs=2e-2)
+        derivative = float(np.sum(run(x, slope, value, batch) * direction))
+        assert derivative == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=2e-3, abs=2e-2)
 
 
 @pytest.mark.cases(
@@ -171,9 +171,9 @@ def test_open_dimensions_are_bound_later(shape, move, oracle):
 def test_getitem_equals_numpy_and_its_gradient_is_one_at_the_read_elements(key):
     value = np.arange(60, dtype=np.float32).reshape(4, 3, 5)
     x = tensor(4, 3, 5)
-    found = run(x, x[key], value, 1)
-    assert found.shape == value[key].shape
-    assert np.array_equal(found, value[key])
+    elements = run(x, x[key], value, 1)
+    assert elements.shape == value[key].shape
+    assert np.array_equal(elements, value[key])
     expected = np.zeros_like(value)
     expected[key] = 1
     (slope,) = gradients(x[key], [x])
@@ -217,9 +217,9 @@ def test_getitem_of_arrays_around_an_ellipsis_equals_numpy():
     ]
     for key in keys + [random_key(generator, value.shape) for _ in range(200)]:
         expected = value[key]
-        found = run(x, x[key], value, 1)
-        assert found.shape == expected.shape, key
-        assert np.array_equal(found, expected), key
+        elements = run(x, x[key], value, 1)
+        assert elements.shape == expected.shape, key
+        assert np.array_equal(elements, expected), key
 
 
 def test_movements_without_effect_add_no_op():
@@ -236,8 +236,8 @@ def test_constants_are_as_in_numpy():
         (ops.eye(3, dtype="bool"), np.eye(3, dtype=bool)),
         (ops.linspace(0.5, 2.0, 4), np.linspace(0.5, 2.0, 4)),
     ):
-        (found,) = lm.compile([], [ours])()
-        np.testing.assert_array_equal(found, theirs)
+        (array,) = lm.compile([], [ours])()
+        np.testing.assert_array_equal(array, theirs)
 
 
 def test_an_einsum_of_several_tensors_takes_the_cheapest_order():

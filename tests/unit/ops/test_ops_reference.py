@@ -43,13 +43,13 @@ def check_gradient(tensor: Tensor, leaves: list[Tensor], arrays: list[Array]) ->
     weights = leaf("weights", "input", tensor.shape, tensor.dtype)
     weight_values = generator.uniform(0.5, 1.5, value_of(tensor, leaves, arrays).shape)
     floats = [i for i, x in enumerate(leaves) if x.dtype.is_float]
-    found = gradients(tensor, [leaves[i] for i in floats], weights)
-    slopes = {f"g{i}": gradient for i, gradient in zip(floats, found, strict=True)}
+    derivatives = gradients(tensor, [leaves[i] for i in floats], weights)
+    slopes = {f"g{i}": gradient for i, gradient in zip(floats, derivatives, strict=True)}
     graph = Graph((*leaves, weights), (("y", tensor), *slopes.items()))
     verify(graph)
     feeds = {f"x{i}": array for i, array in enumerate(arrays)} | {"weights": weight_values}
     values, _ = evaluate(graph, feeds)
-    for i, gradient in zip(floats, found, strict=True):
+    for i, gradient in zip(floats, derivatives, strict=True):
         assert (gradient.shape, gradient.dtype) == (leaves[i].shape, leaves[i].dtype)
         direction = generator.uniform(-1, 1, arrays[i].shape)
         step = 1e-6

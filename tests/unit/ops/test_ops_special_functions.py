@@ -18,7 +18,7 @@ def computed(function: Callable[..., lm.Tensor], *arrays: Array) -> Array:
 
 
 def units(found: Array, exact: Sequence[float] | Array, least: float = 0.0) -> float:
-    """The largest error in units in the last place, those of `least` at least."""
+    """The largest error in units in the last place, at least in the units of `least`."""
     wanted = np.asarray(exact, "float64")
     spacing = np.spacing(np.maximum(np.abs(wanted), least).astype(found.dtype)).astype("float64")
     return float(np.max(np.abs(found.astype("float64") - wanted) / spacing))
@@ -35,7 +35,7 @@ POSITIVE = np.concatenate(
 def test_lgamma_of_positive_numbers_keeps_its_digits_also_near_its_zeros(dtype):
     x = POSITIVE.astype(dtype)
     # Python's lgamma is less exact, above all near its zeros.
-    exact = [math.lgamma(one) for one in x]
+    exact = [math.lgamma(number) for number in x]
     assert units(computed(ops.lgamma, x), exact, least=0.1) <= (10 if dtype == "float32" else 100)
     t = np.array([2.0**-21, -(2.0**-20), 0])
     near_one = t * (-np.euler_gamma + t * (math.pi**2 / 12 - t * _ZETA3 / 3))
@@ -76,17 +76,17 @@ def test_gamma_and_its_derivatives_at_poles_and_infinities():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_erfinv_inverts_erf(dtype):
     y = np.concatenate([np.linspace(0, 3.6, 200), np.geomspace(1e-20, 1e-2, 20)])
-    x = np.array([math.erf(one) for one in y], dtype)
+    x = np.array([math.erf(number) for number in y], dtype)
     # erf at the result is x, within what units of x and of the result change.
-    found = computed(ops.erfinv, x).astype("float64")
+    inverse = computed(ops.erfinv, x).astype("float64")
     wide, eps = x.astype("float64"), np.finfo(dtype).eps
     error = np.where(
         wide < 0.5,
-        [math.erf(one) - value for one, value in zip(found, wide, strict=True)],
-        [(1 - value) - math.erfc(one) for one, value in zip(found, wide, strict=True)],
+        [math.erf(number) - value for number, value in zip(inverse, wide, strict=True)],
+        [(1 - value) - math.erfc(number) for number, value in zip(inverse, wide, strict=True)],
     )
-    slope = np.exp(-found * found) * 2 / math.sqrt(math.pi)
-    assert np.all(np.abs(error) <= 4 * eps * slope * found + 1e-300)
+    slope = np.exp(-inverse * inverse) * 2 / math.sqrt(math.pi)
+    assert np.all(np.abs(error) <= 4 * eps * slope * inverse + 1e-300)
     ends = np.array([1, -1, -0.0, 1.5, np.nan], dtype)
     np.testing.assert_array_equal(
         computed(ops.erfinv, ends), [np.inf, -np.inf, -0.0, np.nan, np.nan]
@@ -121,11 +121,11 @@ def test_fourier_transforms_are_numpys(count):
 def test_bincount_counts_numbers_within_its_size():
     x = np.array([[0, 3, 3], [7, -1, 2]], "int32")
     weights = np.array([[0.5, 1, 2], [4, 8, 16]], "float32")
-    found = computed(lambda t: ops.bincount(t, 4), x)
-    np.testing.assert_array_equal(found, [1, 0, 1, 2])
-    assert found.dtype == np.int64
-    found = computed(lambda t, w: ops.bincount(t, 5, w), x, weights)
-    np.testing.assert_array_equal(found, [0.5, 0, 16, 3, 0])
+    counts = computed(lambda t: ops.bincount(t, 4), x)
+    np.testing.assert_array_equal(counts, [1, 0, 1, 2])
+    assert counts.dtype == np.int64
+    sums = computed(lambda t, w: ops.bincount(t, 5, w), x, weights)
+    np.testing.assert_array_equal(sums, [0.5, 0, 16, 3, 0])
 
     def gradient(t, w):
         return lm.gradients(ops.bincount(t, 4, w)[3], [w])[0]

@@ -1,4 +1,4 @@
-"""Zeros, ties, infinities and NaN: values and gradients are those of PyTorch."""
+"""Zeros, ties, infinities and NaN: values and gradients equal PyTorch's."""
 
 import math
 import operator
@@ -147,8 +147,8 @@ def test_values_and_gradients_at_edges_agree_with_torch(name, torch):
         tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
         y = theirs(torch)(*tensors)
         expected = [y, *gradients_in_torch(torch, y.sum(), tensors)]
-        found, found_slopes = values_and_slopes(ours, *arrays)
-        for mine, other in zip((found, *found_slopes), expected, strict=True):
+        result, derivatives = values_and_slopes(ours, *arrays)
+        for mine, other in zip((result, *derivatives), expected, strict=True):
             np.testing.assert_allclose(mine, other.numpy(force=True), rtol=1e-12, atol=1e-12)
     if name.startswith("norm"):
         assert np.isnan(value(ours, [0.0, NAN, 1.0]))
@@ -171,8 +171,8 @@ def test_integers_agree_with_torch(name, torch):
             kept = (left != limits.min) | (right != -1) if limits.min else left == left
             left, right = left[kept], right[kept]
         expected = theirs(torch.tensor(left), torch.tensor(right)).numpy()
-        found = value(getattr(ops, name), left, right)
-        np.testing.assert_array_equal(found, expected, err_msg=dtype, strict=True)
+        result = value(getattr(ops, name), left, right)
+        np.testing.assert_array_equal(result, expected, err_msg=dtype, strict=True)
 
 
 @pytest.mark.parametrize("name", ["floor_divide", "isnan", "isinf", "isfinite", "logical_xor"])
@@ -276,25 +276,25 @@ def tensor(dtype: Any) -> Tensor:
 
 
 def test_dtypes_of_results():
-    small, whole, wide = tensor(uint8), tensor(int32), tensor(int64)
+    small, plain, wide = tensor(uint8), tensor(int32), tensor(int64)
     single, double, truth = tensor(float32), tensor(float64), tensor(bool_)
     results: dict[Any, list[Tensor]] = {
         float64: [double * 2.5, 1 - double, ops.exp(double)],
         float32: [
-            *(single + 1, whole + 1.5, truth * 0.5, wide + single, whole / 2, whole**-1),
-            *(whole // 2.0, ops.clip(whole, 0, single), small**-1, truth ** np.int64(-2)),
-            *(ops.atan2(whole, single), single ** np.float64(2), single + np.float64(2)),
-            *(single + np.ones(3, np.float32), ops.exp(whole), ops.mean(whole), constant(1.5)),
+            *(single + 1, plain + 1.5, truth * 0.5, wide + single, plain / 2, plain**-1),
+            *(plain // 2.0, ops.clip(plain, 0, single), small**-1, truth ** np.int64(-2)),
+            *(ops.atan2(plain, single), single ** np.float64(2), single + np.float64(2)),
+            *(single + np.ones(3, np.float32), ops.exp(plain), ops.mean(plain), constant(1.5)),
             *(ops.where(truth, single, 0), ops.one_hot(small, 4), ops.maximum(1, 2.5)),
         ],
         int64: [
-            *(truth + 1, whole**wide, truth**truth, wide ^ whole, ops.clip(whole, wide)),
+            *(truth + 1, plain**wide, truth**truth, wide ^ plain, ops.clip(plain, wide)),
             *(ops.cumprod(small, 0), ops.einsum("i->", small), ops.einsum("i->", truth)),
             *(ops.sum(small), ops.sum(truth), ops.argmax(single, 0), ops.cumsum(truth, 0)),
         ],
         int32: [
-            *(whole + 1, small + whole, whole**2, whole**0, whole % small, whole << 2),
-            ops.ceil(whole),
+            *(plain + 1, small + plain, plain**2, plain**0, plain % small, plain << 2),
+            ops.ceil(plain),
         ],
         uint8: [
             *(2**small, truth | small, ~small, ops.cummax(small, 0)),
@@ -302,12 +302,12 @@ def test_dtypes_of_results():
         ],
         bool_: [
             *(single > 0, truth & truth, ops.cummax(truth, 0), ops.tril(truth[None])),
-            *(ops.triu(truth[None]), ops.abs(truth), ops.floor(truth), ops.isnan(whole)),
+            *(ops.triu(truth[None]), ops.abs(truth), ops.floor(truth), ops.isnan(plain)),
             ops.einsum("i...->...i", truth[None]),
         ],
     }
     for dtype, tensors in results.items():
-        assert {one.dtype for one in tensors} == {dtype}
+        assert {result.dtype for result in tensors} == {dtype}
 
 
 def test_operators_are_those_of_python():
@@ -318,9 +318,9 @@ def test_operators_are_those_of_python():
         # A number or an array comes first.
         assert value(lambda y, f=function: f(x, y), y).tolist() == expected.tolist()
         assert value(lambda y, f=function: f(7, y), y).tolist() == function(7, y).tolist()
-    for whole in (1, 2, 3, 5, 10):
-        found = value(lambda y, e=whole: y**e, y)
-        np.testing.assert_array_equal(found, y**whole, strict=True)
+    for exponent in (1, 2, 3, 5, 10):
+        powers = value(lambda y, e=exponent: y**e, y)
+        np.testing.assert_array_equal(powers, y**exponent, strict=True)
     assert value(lambda x: x << 2, x).tolist() == (x << 2).tolist()
     assert value(lambda x: x >> 1, x).tolist() == (x >> 1).tolist()
     assert value(lambda y: 2 << y, np.abs(y)).tolist() == (2 << np.abs(y)).tolist()
@@ -362,8 +362,8 @@ def test_bounds_and_fills_near_the_limits_of_int64_are_exact():
             (value(lambda x, n=number: ops.full((2, 2), n, "int64") + ops.sum(x) * 0, x), full),
             (value(lambda x, n=number: ops.where(x > n, n, x), x), np.where(x > number, number, x)),
         ]
-        for found, expected in pairs:
-            np.testing.assert_array_equal(found, expected, strict=True)
+        for result, expected in pairs:
+            np.testing.assert_array_equal(result, expected, strict=True)
 
 
 def test_element_count_waits_for_the_batch():

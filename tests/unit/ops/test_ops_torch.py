@@ -39,19 +39,19 @@ def test_a_function_and_its_derivatives_are_those_of_pytorch(case, torch):
     leaves = [
         leaf(f"x{n}", "input", array.shape, as_dtype("float64")) for n, array in enumerate(arrays)
     ]
-    given = [torch.tensor(array, requires_grad=True) for array in arrays]
-    ours, theirs = case.ours(*leaves), case.theirs(torch, *given)
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
+    ours, theirs = case.ours(*leaves), case.theirs(torch, *tensors)
     # A sine makes second derivatives of linear functions differ from zero.
     first = list(gradients(ops.sum(ops.sin(ours)), leaves))
     options: dict[str, Any] = {"create_graph": True, "allow_unused": True}
-    expected = torch.autograd.grad(theirs.sin().sum(), given, **options)
+    expected = torch.autograd.grad(theirs.sin().sum(), tensors, **options)
     agree(computed(leaves, arrays, [ours, *first]), [theirs, *expected])
     used = [g for g in expected if g is not None and g.requires_grad]
     if not case.second or not used:
         return
     second = gradients(sum(ops.sum(ops.sin(g)) for g in first), leaves)
     total = sum(g.sin().sum() for g in used)
-    agree(computed(leaves, arrays, list(second)), torch.autograd.grad(total, given, **options))
+    agree(computed(leaves, arrays, list(second)), torch.autograd.grad(total, tensors, **options))
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -59,7 +59,7 @@ def test_the_order_of_nan_and_of_equal_elements_is_that_of_pytorch(descending, t
     array = np.array([1, np.nan, 0, -0.0, np.inf, -np.inf, 1, 0, np.nan, -2.0])
     x = leaf("x0", "input", array.shape, as_dtype("float64"))
     results = [ops.sort(x, 0, descending), ops.argsort(x, 0, descending), ops.median(x, 0)]
-    given = torch.tensor(array)
-    expected = [*torch.sort(given, stable=True, descending=descending), torch.median(given)]
-    for one, other in zip(computed([x], [array], results), expected, strict=True):
-        np.testing.assert_array_equal(one, other.numpy())
+    tensor = torch.tensor(array)
+    expected = [*torch.sort(tensor, stable=True, descending=descending), torch.median(tensor)]
+    for result, reference in zip(computed([x], [array], results), expected, strict=True):
+        np.testing.assert_array_equal(result, reference.numpy())

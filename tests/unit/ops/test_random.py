@@ -108,5 +108,5 @@ def test_bernoulli_is_true_with_its_probability_in_every_dtype(p):
     assert values.dtype == np.bool_
     assert values.mean() == pytest.approx(p, abs=0.006 if 0 < p < 1 else 0)
     for dtype in (float32, float64):
-        found = draw("bernoulli", 1000, p=p, dtype=dtype)
-        assert np.array_equal(found, values[:1000].astype(float))
+        drawn = draw("bernoulli", 1000, p=p, dtype=dtype)
+        assert np.array_equal(drawn, values[:1000].astype(float))

@@ -220,10 +220,10 @@ def without_states(x: Leaves) -> Tensors:
         return [], [product, ops.tanh(product + 1)]
 
     sequence, weight = x.add(LENGTH, 2, 3), x.add(3, 3)
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     for step, reverse in ((products, False), (functions, True), (products, True)):
-        found += ops.recurrence(step, [], [sequence], [weight], reverse=reverse)[1]
-    return found
+        outputs += ops.recurrence(step, [], [sequence], [weight], reverse=reverse)[1]
+    return outputs
 
 
 LOOPS: dict[str, Loop] = {
@@ -252,13 +252,13 @@ def run(graph: Graph, leaves: Leaves, engine: Engine) -> dict[str, Array]:
     return dict(run_program(program, engine, leaves.feeds)[0])
 
 
-def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
-    assert found.keys() == expected.keys()
+def compare(outputs: dict[str, Array], expected: dict[str, Array]) -> None:
+    assert outputs.keys() == expected.keys()
     for name, value in expected.items():
-        assert (found[name].shape, found[name].dtype) == (value.shape, value.dtype), name
+        assert (outputs[name].shape, outputs[name].dtype) == (value.shape, value.dtype), name
         tolerance = 1e-6 if value.dtype == np.float32 else 1e-12
         scale = max(1.0, float(np.abs(value).max(initial=0)))
-        np.testing.assert_allclose(found[name], value, 0, tolerance * scale, err_msg=name)
+        np.testing.assert_allclose(outputs[name], value, 0, tolerance * scale, err_msg=name)
 
 
 def graphs_of(loop: Loop) -> tuple[Leaves, Graph, Graph, Graph]:
@@ -275,10 +275,10 @@ def test_a_loop_and_its_gradient_equal_those_of_its_unrolled_iterations(loop, en
     unrolled = unroll(graph)
     expected = evaluate(unrolled, leaves.feeds)[0]
     expected |= evaluate(gradients_of(unrolled, leaves), leaves.feeds)[0]
-    for one in (graph, slopes, both):
-        wanted = {name: expected[name] for name, _ in one.outputs}
-        compare(evaluate(one, leaves.feeds)[0], wanted)
-        compare(run(one, leaves, engine), wanted)
+    for checked in (graph, slopes, both):
+        references = {name: expected[name] for name, _ in checked.outputs}
+        compare(evaluate(checked, leaves.feeds)[0], references)
+        compare(run(checked, leaves, engine), references)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -297,8 +297,8 @@ def test_second_derivatives_equal_those_of_the_unrolled_iterations(loop, target)
     expected, _ = evaluate(gradients_of(gradients_of(unroll(graph), leaves), leaves), leaves.feeds)
     every = Graph(graph.inputs, (*graph.outputs, *first.outputs, *renamed(second.outputs)))
     engine = InterpreterEngine(poison=True, target=target)
-    found = run(every, leaves, engine)
-    compare({name: found[f"d{name}"] for name in expected}, expected)
+    outputs = run(every, leaves, engine)
+    compare({name: outputs[f"d{name}"] for name in expected}, expected)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -322,11 +322,11 @@ def test_truncated_derivatives_are_those_of_iterations_with_stopped_gradients(re
         reverse=reverse,
         truncate=2,
     )
-    found, expected = (
+    looped, unrolled = (
         gradients_of(gradients_of(graph_of([y], leaves), leaves), leaves)
         for y in (loop[0], one_by_one(*operands))
     )
-    compare(run(found, leaves, InterpreterEngine()), evaluate(expected, leaves.feeds)[0])
+    compare(run(looped, leaves, InterpreterEngine()), evaluate(unrolled, leaves.feeds)[0])
 
 
 def renamed(outputs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -343,6 +343,6 @@ def test_a_parameter_may_become_the_last_state(engine):
     graph = Graph(inputs, (("y", states),), ((start, states[-1]),))
     expected, updated = evaluate(graph, leaves.feeds)
     program = compile_graph(graph, batch=1, name="test", target=engine.target)
-    found, memories = run_program(program, engine, leaves.feeds)
-    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-12)
+    outputs, memories = run_program(program, engine, leaves.feeds)
+    np.testing.assert_allclose(outputs["y"], expected["y"], rtol=1e-12)
     np.testing.assert_allclose(memories["x0"], updated["x0"], rtol=1e-12)

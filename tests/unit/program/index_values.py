@@ -17,8 +17,8 @@ def value_at(index: Index, point: Point) -> int:
         elif isinstance(atom, Gathered):
             number = 0
         else:
-            whole, rest = divmod(value_at(atom.index, point), atom.divisor)
-            number = whole if isinstance(atom, Quotient) else rest
+            quotient, remainder = divmod(value_at(atom.index, point), atom.divisor)
+            number = quotient if isinstance(atom, Quotient) else remainder
         total += coefficient * number
     return total
 

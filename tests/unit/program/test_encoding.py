@@ -64,14 +64,14 @@ def program(request):
 
 
 def test_decoding_returns_the_same_program(program):
-    found = decode(encode(program))
-    assert str(found) == str(program)
-    assert replace(found, constants={}) == replace(program, constants={})
-    assert list(found.buffers) == list(program.buffers)
-    assert found.constants.keys() == program.constants.keys()
+    decoded = decode(encode(program))
+    assert str(decoded) == str(program)
+    assert replace(decoded, constants={}) == replace(program, constants={})
+    assert list(decoded.buffers) == list(program.buffers)
+    assert decoded.constants.keys() == program.constants.keys()
     for name, value in program.constants.items():
-        assert found.constants[name].dtype == value.dtype
-        np.testing.assert_array_equal(found.constants[name], value)
+        assert decoded.constants[name].dtype == value.dtype
+        np.testing.assert_array_equal(decoded.constants[name], value)
 
 
 def test_equal_programs_have_equal_bytes_after_decoding_too(program):
@@ -87,8 +87,8 @@ def test_literals_are_decoded_exactly(value):
     write = next(stage for stage in loop.stages if isinstance(stage, Write))
     store = replace(write.stores[0], value=Literal(value, float32))
     changed = replace(loop, stages=(replace(write, stores=(store,)),))
-    found = decode(encode(replace(program, steps=(*program.steps[:-1], changed))))
-    (step,) = found.steps[-1:]
+    decoded = decode(encode(replace(program, steps=(*program.steps[:-1], changed))))
+    (step,) = decoded.steps[-1:]
     assert step == changed
 
 

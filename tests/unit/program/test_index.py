@@ -52,8 +52,8 @@ def test_arithmetic_equals_that_of_integers(seed):
             index, expected = index - (index % number), [e - e % number for e in expected]
         else:
             index = (index // number) * number + index % number
-        found = [value_at(index, point) for point in every]
-        assert found == expected, f"after {operation} {number}: {index}"
+        computed = [value_at(index, point) for point in every]
+        assert computed == expected, f"after {operation} {number}: {index}"
         low, high = index.bounds
         assert low <= min(expected)
         assert max(expected) <= high
@@ -144,10 +144,10 @@ def test_no_value_is_outside_the_range(seed):
             bounds.append(Bound(bounded, low, low + drawn.randint(1, 6)))
             index += bounded * drawn.choice([0, -2, 1, 3])
             index += bounded // drawn.choice([2, 3]) * drawn.choice([0, 0, -1, 1])
-        found, expected = range_of(index, tuple(bounds)), values(index, bounds, axes)
+        limits, expected = range_of(index, tuple(bounds)), values(index, bounds, axes)
         if expected:
-            assert found[0] <= min(expected) <= max(expected) <= found[1]
-        narrowed += found != index.bounds
+            assert limits[0] <= min(expected) <= max(expected) <= limits[1]
+        narrowed += limits != index.bounds
     assert narrowed > 20
 
 
@@ -184,9 +184,9 @@ def test_a_range_is_found_where_many_bounds_share_an_axis(count):
     shared, axes = Axis("s", 9), [Axis(f"a{number}", 9) for number in range(count)]
     sums = [axis_index(shared) + axis_index(axis) for axis in axes]
     index = Index()
-    for one in sums:
-        index = index + one
-    low, high = range_of(index, tuple(Bound(one, 3, 6) for one in sums))
+    for summed in sums:
+        index = index + summed
+    low, high = range_of(index, tuple(Bound(summed, 3, 6) for summed in sums))
     if count == 10:
         assert (low, high) == (30, 50)
     # Nobody tries all of the 2 ** 30 sets of bounds: it may be wider than it could be.

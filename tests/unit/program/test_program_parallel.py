@@ -74,12 +74,12 @@ def program(step, *, in_place=True):
     return Program("test", buffers, (first, step), (("y", "b"),), {}, plan)
 
 
-def result(one, *, poison):
+def result(compiled, *, poison):
     """The output, and the parameter after the run."""
     engine = InterpreterEngine(poison=poison)
     memory = engine.allocate((ROWS, COLUMNS), np.dtype("float32"))
     memory.write(np.arange(SIZE, dtype="float32").reshape(ROWS, COLUMNS) ** 2)
-    executable = engine.compile(one, {"p": memory})
+    executable = engine.compile(compiled, {"p": memory})
     executable.run([np.cos(np.arange(SIZE, dtype="float32")).reshape(ROWS, COLUMNS)])
     return executable.output("y").tobytes(), memory.read().tobytes()
 
@@ -102,7 +102,7 @@ ROW_BACKWARDS = flatten(
 
 TO_B = Store("b", HERE, load("x"))
 GUARDED = Load("a", HERE, float32, (Bound(axis_index(INNER), 1, COLUMNS),))
-# Steps in which one point overwrites an element that another one reads.
+# Steps: a point overwrites an element that another point reads.
 BROKEN = {
     "an operand is read elsewhere": everywhere(load("a", BACKWARDS)),
     "an operand is read here and elsewhere": everywhere(add(load("a"), load("a", BACKWARDS))),
@@ -188,7 +188,7 @@ OVERWRITTEN = Loop(
 SPLIT = {
     "not rows that are overwritten after their sum": (program(SUMMED), ["i"]),
     "rows that are not overwritten": (program(SUMMED, in_place=False), ["i", "k"]),
-    "rows of which each stage reads its own range": (program(OWN_RANGES), ["i", "k"]),
+    "rows, if each stage reads its own range": (program(OWN_RANGES), ["i", "k"]),
     "not rows that read one stored value": (program(OVERWRITTEN, in_place=False), ["i"]),
     "the result of a contraction": (program(contraction(), in_place=False), ["i", "n"]),
 }
@@ -221,7 +221,7 @@ def test_softmax_in_the_memory_of_its_operand_is_split_by_rows():
     y = leaf("w", "input", (7, 7), float32)
     compiled = program_of(ops.softmax(ops.matmul(x, y), 1))
     last = len(compiled.steps) - 1
-    assert any(one.in_place_of for one in compiled.plan.allocations)
+    assert any(allocation.in_place_of for allocation in compiled.plan.allocations)
     assert [axis.extent for axis in parallel_axes(compiled, last)] == [5]
 
 
@@ -256,5 +256,5 @@ def test_a_local_keeps_its_value_when_its_source_is_overwritten():
     verify(program(step, in_place=False))
     expected = np.repeat(np.arange(0, SIZE, COLUMNS, dtype="float32") ** 2, COLUMNS)
     for poison in (False, True):
-        found = np.frombuffer(result(program(step, in_place=False), poison=poison)[0], "float32")
-        np.testing.assert_array_equal(found, expected)
+        output = np.frombuffer(result(program(step, in_place=False), poison=poison)[0], "float32")
+        np.testing.assert_array_equal(output, expected)

@@ -135,14 +135,14 @@ def test_a_fault_is_found_among_more_points_than_are_computed():
     long, longer = Axis("i", 3000), Axis("k", 5000)
     row, column = axis_index(long), axis_index(longer)
     size = 3000 * 5000
-    whole = flatten((row, column), (3000, 5000))
-    kept = Load("x", whole + 1, float32, (Bound((column + 1) % 5000, 1, 5000),))
+    full = flatten((row, column), (3000, 5000))
+    kept = Load("x", full + 1, float32, (Bound((column + 1) % 5000, 1, 5000),))
     assert not find_point_outside(kept, size)
     assert find_point_outside(
-        Load("x", whole + 1, float32, (Bound(column % 5000, 0, 5000),)), size
+        Load("x", full + 1, float32, (Bound(column % 5000, 0, 5000),)), size
     ) == ("element 15000000 at i = 2999, k = 4999")
     axes = long, longer
-    assert not find_meeting_points(whole, axes, whole, axes, axes)
+    assert not find_meeting_points(full, axes, full, axes, axes)
     short = row * 4999 + column
     assert (
         find_meeting_points(short, axes, short, axes, axes)

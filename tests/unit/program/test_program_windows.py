@@ -42,25 +42,25 @@ def contractions(program):
 
 
 def by_kind(steps):
-    """The windows of the contractions, each of which has windows of one kind."""
-    found = {}
+    """The windows of the contractions by their kind; a contraction has windows of one kind."""
+    grouped = {}
     for step in steps:
         kinds = {window.kind(step.k) for _, window in windows_of(step)}
         for kind in kinds:
             assert len(kinds) == 1
-            assert kind not in found
-            found[kind] = [numbers_of(*one) for one in windows_of(step)]
-    return found
+            assert kind not in grouped
+            grouped[kind] = [numbers_of(*pair) for pair in windows_of(step)]
+    return grouped
 
 
 def leaf(*shape, name="x"):
     return Leaves().add(np.zeros(shape, "float32"), name=name)
 
 
-def convolved(x, weight, change=lambda x: x, **given):
+def convolved(x, weight, change=lambda x: x, **how):
     leaves, rank = Leaves(), len(x) - 2
     data, weights = (leaves.add(np.zeros(shape, "float32")) for shape in (x, weight))
-    numbers = {"strides": [1] * rank, "padding": [(0, 0)] * rank, "dilations": [1] * rank, **given}
+    numbers = {"strides": [1] * rank, "padding": [(0, 0)] * rank, "dilations": [1] * rank, **how}
     y = ops.conv(change(data), weights, **numbers)
     return [y, *gradients(ops.sum(y * y), [data, weights])]
 

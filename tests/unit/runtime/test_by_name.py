@@ -17,7 +17,7 @@ IMAGE = generator.normal(size=(20, 3, 4)).astype("float32")
 AGE = generator.normal(size=20).astype("float32")
 BOX = generator.normal(size=(20, 2)).astype("float32")
 LABEL = generator.integers(0, 3, 20)
-# In another order than those of the network.
+# In another order than in the network.
 INPUTS = {"age": AGE, "image": IMAGE}
 TARGETS = {"box": BOX, "label": LABEL}
 BY_NAME, IN_ORDER = (INPUTS, TARGETS), ((IMAGE, AGE), (LABEL, BOX))
@@ -77,24 +77,24 @@ FORMS = [
 @pytest.mark.parametrize("engine", ["interpreter", "cpu"])
 def test_data_by_name_gives_the_results_of_arrays_in_order(engine):
     def results(data, inputs):
-        own, how = model(engine), {"batch_size": 8, "shuffle": False, **HOW}
-        history = own.fit(data, validation=data, epochs=2, **how)
-        scores = own.evaluate(data, LOSS, {"label": lm.Accuracy()})
+        named, how = model(engine), {"batch_size": 8, "shuffle": False, **HOW}
+        history = named.fit(data, validation=data, epochs=2, **how)
+        scores = named.evaluate(data, LOSS, {"label": lm.Accuracy()})
         losses = [*history["loss"], *history["validation_loss"], *scores.values()]
-        return [*own.parameters().values()], losses, own.predict(inputs)
+        return [*named.parameters().values()], losses, named.predict(inputs)
 
     expected = results(IN_ORDER, IN_ORDER[0])
     for data, inputs in FORMS:
-        found = results(data, inputs)
-        same(found[0], expected[0])
-        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
-        same(found[2], expected[2])
+        parameters, losses, predictions = results(data, inputs)
+        same(parameters, expected[0])
+        np.testing.assert_allclose(losses, expected[1], rtol=1e-6)
+        same(predictions, expected[2])
 
 
 def test_a_predictor_takes_inputs_and_writes_outputs_by_name():
-    own = model("cpu")
-    expected = own.predict((IMAGE, AGE))
-    predict = own.predictor(batch_size=20)
+    named = model("cpu")
+    expected = named.predict((IMAGE, AGE))
+    predict = named.predictor(batch_size=20)
     same(predict(INPUTS), expected)
     out = {"box": np.empty((20, 2), "float32"), "label": np.empty((20, 3), "float32")}
     predict(INPUTS, out=out)
@@ -122,27 +122,27 @@ def test_training_steps_take_dicts_whatever_the_training_was_made_for():
 
 @pytest.mark.sampled
 def test_run_profile_and_verify_take_dicts():
-    own, losses = model("cpu"), []
+    named, losses = model("cpu"), []
     for inputs, targets in (BY_NAME, IN_ORDER):
         with model("cpu").training(batch_size=8, **HOW) as training:
             losses.append(training.run((inputs, targets), steps=3))
             assert training.profile(inputs, targets, seconds=0.01).runs
     same(*losses)
-    assert own.profile(8, data=BY_NAME, seconds=0.01, **HOW).runs
-    assert own.profile(8, data=Dataset(INPUTS), seconds=0.01).runs
+    assert named.profile(8, data=BY_NAME, seconds=0.01, **HOW).runs
+    assert named.profile(8, data=Dataset(INPUTS), seconds=0.01).runs
     report = lm.verify(network(), LOSS, data=BY_NAME)
     assert report.passed
     assert report.findings == lm.verify(network(), LOSS, data=IN_ORDER).findings
 
 
 def test_a_saved_model_and_a_copy_keep_the_names_which_may_be_input(tmp_path):
-    own = model()
-    own.save(tmp_path / "model")
-    for again in (lm.load(tmp_path / "model", engine="interpreter"), copy.deepcopy(own)):
+    named = model()
+    named.save(tmp_path / "model")
+    for again in (lm.load(tmp_path / "model", engine="interpreter"), copy.deepcopy(named)):
         assert again.network.input_names == ("image", "age")
         assert again.network.output_names == ("label", "box")
         assert again.network.name == "both"
-        same(again.predict(INPUTS), own.predict(INPUTS))
+        same(again.predict(INPUTS), named.predict(INPUTS))
     net = lm.Sequential(lm.Input(2, name="input"), lm.Linear(2))
     assert net.input_names == ("input",)
     assert lm.Model(net).predict({"input": BOX}).shape == (20, 2)
@@ -160,8 +160,8 @@ def test_targets_of_outputs_without_a_loss_are_not_used():
 def test_the_target_of_a_single_loss_has_the_name_of_the_output():
     x = lm.Input(2, name="x")
     named = lm.Model(lm.Network(x, {"label": lm.Linear(3)(x)}), engine="interpreter")
-    found = named.evaluate(({"x": BOX}, {"label": LABEL}), lm.CrossEntropy())
-    assert found == named.evaluate((BOX, LABEL), lm.CrossEntropy())
+    scores = named.evaluate(({"x": BOX}, {"label": LABEL}), lm.CrossEntropy())
+    assert scores == named.evaluate((BOX, LABEL), lm.CrossEntropy())
     named.fit(({"x": BOX}, {"label": LABEL}), **HOW | {"loss": lm.CrossEntropy()}, **BALANCED)
     plain = lm.Model(lm.Network(x, lm.Linear(3)(x)), engine="interpreter")
     plain.evaluate(({"x": BOX}, {"output0": LABEL}), lm.CrossEntropy())
@@ -170,8 +170,8 @@ def test_the_target_of_a_single_loss_has_the_name_of_the_output():
         first = lm.CrossEntropy()(outputs[0], targets[0])
         return first + lm.MSE()(outputs[1], targets[1])
 
-    own = model()
-    assert own.evaluate(BY_NAME, joint) == own.evaluate(IN_ORDER, joint)
+    two_headed = model()
+    assert two_headed.evaluate(BY_NAME, joint) == two_headed.evaluate(IN_ORDER, joint)
 
 
 def test_a_data_set_keeps_the_names():
@@ -239,22 +239,22 @@ def test_unknown_and_missing_inputs_and_targets_are_refused():
         "  found     image\n"
         "  Give an array for each input."
     )
-    own, inputs = model(), {"image": IMAGE}
+    named, inputs = model(), {"image": IMAGE}
     for call in (
-        lambda: own.predict(inputs),
-        lambda: own.predictor()(inputs),
-        lambda: own.evaluate((inputs, TARGETS), LOSS),
-        lambda: own.training(batch_size=8, data=(inputs, TARGETS), **HOW),
-        lambda: lm.verify(own.network, LOSS, data=(inputs, TARGETS)),
+        lambda: named.predict(inputs),
+        lambda: named.predictor()(inputs),
+        lambda: named.evaluate((inputs, TARGETS), LOSS),
+        lambda: named.training(batch_size=8, data=(inputs, TARGETS), **HOW),
+        lambda: lm.verify(named.network, LOSS, data=(inputs, TARGETS)),
     ):
         assert fault(call) == expected
-    assert fault(own.evaluate, (INPUTS, {"box": BOX, "labels": LABEL}), LOSS) == (
+    assert fault(named.evaluate, (INPUTS, {"box": BOX, "labels": LABEL}), LOSS) == (
         "in targets: the network has no output named 'labels'\n"
         "  expected  label, box\n"
         "  found     box, labels\n"
         "  Is it 'label'?"
     )
-    assert fault(own.evaluate, (INPUTS, {"box": BOX}), LOSS) == (
+    assert fault(named.evaluate, (INPUTS, {"box": BOX}), LOSS) == (
         "in targets: the target 'label' is missing\n"
         "  expected  label, box\n"
         "  found     box\n"
@@ -281,38 +281,38 @@ def test_names_for_targets_without_names_are_refused():
 
 
 def test_weights_are_given_for_all_losses():
-    own, each = model(), generator.random(20)
-    assert fault(own.evaluate, (*BY_NAME, {"box": each}), LOSS) == (
+    named, weights = model(), generator.random(20)
+    assert fault(named.evaluate, (*BY_NAME, {"box": weights}), LOSS) == (
         "in weights: the weights of output 'label' are missing\n"
         "  expected  label, box\n"
         "  found     box\n"
         "  Give weights for each output that has a loss: numpy.ones(n) if all examples count "
         "equally."
     )
-    found = own.evaluate((*BY_NAME, {"box": each, "label": each}), LOSS)
-    assert found == own.evaluate((*BY_NAME, each), LOSS)
+    scores = named.evaluate((*BY_NAME, {"box": weights, "label": weights}), LOSS)
+    assert scores == named.evaluate((*BY_NAME, weights), LOSS)
 
 
 def test_nothing_is_changed_by_a_fit_whose_data_is_refused():
-    own = model()
-    before, wrong = own.parameters(), (INPUTS, {"box": BOX})
+    named = model()
+    before, wrong = named.parameters(), (INPUTS, {"box": BOX})
     for train, validation in ((wrong, BY_NAME), (BY_NAME, wrong), (BY_NAME, [wrong])):
-        text = fault(own.fit, train, validation=validation, **HOW)
+        text = fault(named.fit, train, validation=validation, **HOW)
         assert "the target 'label' is missing" in text
-        same([*own.parameters().values()], [*before.values()])
-    text = fault(own.fit, lambda: iter([BY_NAME, wrong]), **HOW)
+        same([*named.parameters().values()], [*before.values()])
+    text = fault(named.fit, lambda: iter([BY_NAME, wrong]), **HOW)
     assert text.startswith("in batch 1 of the stream, targets: the target 'label' is missing")
-    text = fault(own.predict, [INPUTS, {"image": IMAGE}])
+    text = fault(named.predict, [INPUTS, {"image": IMAGE}])
     assert text.startswith("in batch 1 of the stream, inputs: the input 'age' is missing")
 
 
 def test_errors_about_arrays_have_the_names_of_inputs_and_targets():
-    own, age = model(), AGE.copy()
+    named, age = model(), AGE.copy()
     for inputs in (INPUTS | {"image": IMAGE[:, :2]}, (IMAGE[:, :2], AGE)):
-        assert error_text(ShapeError, own.predict, inputs).startswith(
+        assert error_text(ShapeError, named.predict, inputs).startswith(
             "in input 'image': input 'image' has another shape than the network expects"
         )
-    with own.training(batch_size=20, **HOW) as training:
+    with named.training(batch_size=20, **HOW) as training:
         error = refused(DataError, training.step, (IMAGE, AGE), (LABEL[:9], BOX))
     counts = {"input 'image'": "20", "input 'age'": "20", "target 'label'": "9"}
     assert dict(error.facts) == counts | {"target 'box'": "20"}
@@ -321,5 +321,5 @@ def test_errors_about_arrays_have_the_names_of_inputs_and_targets():
     text = fault(embedded.predict, {"words": [[0] * 5, [9] * 5]})
     assert "found     9 at example 1 of input 'words'" in text
     age[4] = np.nan
-    error = refused(NonFiniteError, own.fit, (INPUTS | {"age": age}, TARGETS), **HOW)
+    error = refused(NonFiniteError, named.fit, (INPUTS | {"age": age}, TARGETS), **HOW)
     assert ("data", "input 'age' is not finite at example 4") in error.facts

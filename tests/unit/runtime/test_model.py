@@ -52,17 +52,17 @@ def test_predictions_run_in_batches_whose_tensors_are_not_too_large(monkeypatch)
     monkeypatch.setattr("lamina.runtime.inference.LARGEST_TENSOR_BYTES", 100 * 4 * 80)
     model = lm.Model(lm.Sequential(lm.Input(300), lm.Linear(100), lm.Linear(3)))
     x = normal(150, 300)
-    found = model.predict(x)
+    predictions = model.predict(x)
     assert batches == [64, 22]
     single = np.concatenate([model.predict(row[None]) for row in x])
-    np.testing.assert_allclose(found, single, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(predictions, single, rtol=1e-4, atol=1e-5)
 
 
 def test_no_examples_have_no_predictions(model):
     expected = model.predict(normal(1, 4))
-    found = model.predict(normal(0, 4))
-    assert found.shape == (0, *expected.shape[1:])
-    assert found.dtype == expected.dtype
+    empty = model.predict(normal(0, 4))
+    assert empty.shape == (0, *expected.shape[1:])
+    assert empty.dtype == expected.dtype
     with pytest.raises(ShapeError):
         model.predict(normal(0, 5))
     assert "there are no examples" in error_text(DataError, lambda: model.predictor()(normal(0, 4)))
@@ -93,9 +93,9 @@ def test_several_inputs_and_outputs_are_tuples():
     model = lm.Model(lm.Network([a, b], [lm.Dropout(0.9)(a), b * 2.0]))
     x = normal(3, 4)
     # A scalar for each example, and dropout that is off.
-    one, other = model.predict((x, [1.0, 2.0, 3.0]))
-    np.testing.assert_array_equal(one, x)
-    np.testing.assert_array_equal(other, [2.0, 4.0, 6.0])
+    kept, doubled = model.predict((x, [1.0, 2.0, 3.0]))
+    np.testing.assert_array_equal(kept, x)
+    np.testing.assert_array_equal(doubled, [2.0, 4.0, 6.0])
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_double_precision_for_a_float32_model_is_converted_with_one_warning_a_li
     x = normal(6, 4).astype("float64")
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        found = [model.predict(x) for _ in range(3)]
-    (one,) = shown
-    assert str(one.message) == (
+        predictions = [model.predict(x) for _ in range(3)]
+    (warning,) = shown
+    assert str(warning.message) == (
         "input 0 is converted from float64 to float32. Convert it once, array.astype('float32') "
         "or lm.data.Dataset(x, y, dtype='float32'), or make the model with dtype='float64'."
     )
-    assert one.filename == __file__
-    assert "model.predict(x) for _" in linecache.getline(__file__, one.lineno)
-    np.testing.assert_array_equal(found[0], model.predict(x.astype("float32")))
+    assert warning.filename == __file__
+    assert "model.predict(x) for _" in linecache.getline(__file__, warning.lineno)
+    np.testing.assert_array_equal(predictions[0], model.predict(x.astype("float32")))
 
 
 @pytest.mark.parametrize("dtype", ["longdouble", "uint64", "complex64", "U3", "O"])
@@ -186,11 +186,11 @@ def test_inputs_that_cannot_be_converted_are_refused():
 
 
 def test_inputs_and_outputs_that_do_not_fit_together_are_refused():
-    for given, found in ((None, "0"), ((), "0"), ((1, 2), "2")):
-        assert error_text(DataError, predicted, given) == (
+    for inputs, count in ((None, "0"), ((), "0"), ((1, 2), "2")):
+        assert error_text(DataError, predicted, inputs) == (
             "the network has another number of inputs\n"
             "  expected  1\n"
-            f"  found     {found}\n"
+            f"  found     {count}\n"
             "  Give a tuple with one array for each input."
         )
     a, b = lm.Input(4), lm.Input(2)
@@ -281,11 +281,11 @@ def test_tensors_of_pytorch_are_parameters(torch, model):
 
 
 def test_the_seed_decides_the_first_parameters_of_both_precisions():
-    one, again, other = (lm.Model(network(), seed=seed).parameters() for seed in (7, 7, 8))
-    assert same(one, again)
-    assert all((one[name] != other[name]).all() for name in one)
+    first, again, other = (lm.Model(network(), seed=seed).parameters() for seed in (7, 7, 8))
+    assert same(first, again)
+    assert all((first[name] != other[name]).all() for name in first)
     double = lm.Model(network(), seed=7, dtype="float64").parameters()
-    assert same(one, {name: value.astype("float32") for name, value in double.items()})
+    assert same(first, {name: value.astype("float32") for name, value in double.items()})
     equal = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(4), lm.Linear(4))).parameters()
     assert (equal["1.weight"] != equal["2.weight"]).all()
 
@@ -293,10 +293,10 @@ def test_the_seed_decides_the_first_parameters_of_both_precisions():
 def test_a_double_precision_model_computes_in_double_precision():
     model = lm.Model(network(), dtype="float64")
     x = normal(6, 4)
-    found = model.predict(x)
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found, model.predict(x.astype("float64")))
-    np.testing.assert_allclose(found, forward(model.parameters(), x), rtol=1e-13, atol=1e-14)
+    predictions = model.predict(x)
+    assert predictions.dtype == np.float64
+    np.testing.assert_array_equal(predictions, model.predict(x.astype("float64")))
+    np.testing.assert_allclose(predictions, forward(model.parameters(), x), rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63 - 1, -(2**63)])
@@ -313,11 +313,11 @@ def test_the_smallest_and_the_largest_seed_are_valid(seed):
 @pytest.mark.parametrize("count", [1, 50, 100])
 def test_evaluation_is_the_mean_over_all_examples(count, batch_size, model):
     x, y = normal(count, 4), np.random.default_rng(1).integers(0, 3, count)
-    found = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()], batch_size)
+    measured = model.evaluate((x, y), lm.CrossEntropy(), [lm.Accuracy()], batch_size)
     scores = forward(model.parameters(), x).astype("float64")
     shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    assert found["loss"] == pytest.approx(-np.log(shares[np.arange(count), y]).mean(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx((scores.argmax(axis=1) == y).mean())
+    assert measured["loss"] == pytest.approx(-np.log(shares[np.arange(count), y]).mean(), rel=1e-5)
+    assert measured["accuracy"] == pytest.approx((scores.argmax(axis=1) == y).mean())
     summed = model.evaluate((x, x[:, :3]), lm.MSE(reduction="sum"), batch_size=batch_size)
     assert summed["loss"] == pytest.approx(((scores - x[:, :3]) ** 2).sum(), rel=1e-5)
 
@@ -383,8 +383,8 @@ def test_a_number_in_a_network_is_exact_in_a_float64_model(tmp_path):
 
 def test_a_function_of_one_tensor_needs_no_lists():
     x = lm.Input(3)
-    (found,) = lm.compile(x, ops.exp(x))(np.zeros((2, 3), "float32"))
-    assert found.tolist() == [[1.0] * 3] * 2
+    (result,) = lm.compile(x, ops.exp(x))(np.zeros((2, 3), "float32"))
+    assert result.tolist() == [[1.0] * 3] * 2
     assert len(lm.compile([x], (x, x + 1))(np.zeros((2, 3), "float32"))) == 2
     with pytest.raises(DefinitionError, match="inputs and outputs of a network are tensors"):
         lm.compile(x, lm.Linear(3))
@@ -394,8 +394,8 @@ def test_the_inputs_of_a_function_keep_their_own_dtypes():
     double, single = lm.Input(dtype="float64"), lm.Input()
     for inputs in ([double, single], [single, double]):
         function = lm.compile(inputs, [double * 0.1, single * 0.1])
-        found = function([1.0], [1.0])
-        assert [array.dtype.name for array in found] == ["float64", "float32"]
-        assert found[0][0] == 0.1
+        arrays = function([1.0], [1.0])
+        assert [array.dtype.name for array in arrays] == ["float64", "float32"]
+        assert arrays[0][0] == 0.1
     narrowed = lm.compile([double], [ops.cast(double, "float32")])([1.0])[0]
     assert narrowed.dtype == np.float32

@@ -36,9 +36,9 @@ ENGINES = {
 def test_an_unknown_engine_is_refused_with_the_known_ones(engine, nearest):
     error = refused(EngineError, lm.Model, network(), engine=engine)
     assert error.problem == f"there is no engine {engine!r}"
-    expected, found = error.facts
+    expected, actual = error.facts
     assert "interpreter" in expected[1]
-    assert found == ("found", repr(engine))
+    assert actual == ("found", repr(engine))
     meant = f"Did you mean {nearest!r}? " if nearest else ""
     listing = "lamina.devices(), or `lamina devices` on the command line, lists"
     assert error.advice == f"{meant}{listing} the engines and devices of this machine."
@@ -177,7 +177,7 @@ def test_copies_during_a_training_are_made_between_two_training_steps():
         lambda: pickle.loads(pickle.dumps((part, model)))[1],
     ]
     ended = []
-    found = set()
+    seen = set()
     with model.training(loss, lm.SGD(1.0), batch_size=8) as training:
 
         def train():
@@ -189,11 +189,12 @@ def test_copies_during_a_training_are_made_between_two_training_steps():
         try:
             for number in range(40):
                 copied = copies[number % len(copies)]()
-                values = {float(one) for v in copied.parameters().values() for one in np.unique(v)}
+                arrays = copied.parameters().values()
+                values = {float(value) for array in arrays for value in np.unique(array)}
                 assert len(values) == 1
-                found |= values
+                seen |= values
         finally:
             ended.append(True)
             thread.join()
     # It did train meanwhile.
-    assert len(found) > 1
+    assert len(seen) > 1

@@ -40,52 +40,52 @@ DECODER_NAMES = ["4.weight", "4.bias", "5.weight", "5.bias", "7.weight", "7.bias
 @pytest.mark.parametrize("engine", ENGINES)
 def test_parts_share_the_parameters_of_the_whole(engine):
     network, encoder, decoder = coder()
-    whole, x = lm.Model(network, engine=engine), normal(7, 6)
-    codes, part = whole.part(encoder).predict(x), whole.part(decoder)
+    parent, x = lm.Model(network, engine=engine), normal(7, 6)
+    codes, part = parent.part(encoder).predict(x), parent.part(decoder)
     assert codes.shape == (7, 2)
-    assert part.predict(codes).tobytes() == whole.predict(x).tobytes()
+    assert part.predict(codes).tobytes() == parent.predict(x).tobytes()
     part.set_parameters({"1.weight": full(3, 5, 2), "2.running_mean": full(2, 5)})
-    assert (whole.parameters()["4.weight"] == 3).all()
-    assert (whole.states()["5.running_mean"] == 2).all()
-    whole.set_parameters({"7.bias": list(range(6))})
+    assert (parent.parameters()["4.weight"] == 3).all()
+    assert (parent.states()["5.running_mean"] == 2).all()
+    parent.set_parameters({"7.bias": list(range(6))})
     assert part.parameters()["4.bias"].tolist() == [0, 1, 2, 3, 4, 5]
     last = lm.Network(z := lm.Input(5), decoder.nodes[-1].attributes["layer"](z))
     innermost = part.part(last)
     innermost.set_parameters({"1.bias": full(9, 6)})
-    assert (whole.parameters()["7.bias"] == 9).all()
+    assert (parent.parameters()["7.bias"] == 9).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_fit_of_whole_or_part_changes_both(engine):
     network, _, decoder = coder()
-    whole = lm.Model(network, engine=engine)
-    part = whole.part(decoder)
+    parent = lm.Model(network, engine=engine)
+    part = parent.part(decoder)
     x, codes = normal(8, 6), normal(8, 2)
-    for model, data in ((whole, (x, x)), (part, (codes, x))):
+    for model, data in ((parent, (x, x)), (part, (codes, x))):
         before, answers = part.parameters(), part.predict(codes)
         model.fit(data, loss=lm.MSE(), optimizer=lm.Adam(0.1), batch_size=4)
         assert not same(part.parameters(), before)
         assert (part.predict(codes) != answers).any()
-        shared = {name: whole.parameters()[name] for name in DECODER_NAMES}
+        shared = {name: parent.parameters()[name] for name in DECODER_NAMES}
         assert same(part.parameters(), shared)
-        moved = {name: whole.states()[name] for name in ("5.running_mean", "5.running_variance")}
+        moved = {name: parent.states()[name] for name in ("5.running_mean", "5.running_variance")}
         assert same(part.states(), moved)
 
 
 def test_packed_weights_follow_changes_through_whole_and_part():
     # Large enough that the cpu engine keeps a packed copy of the weights.
     network, _, decoder = coder(128)
-    whole = lm.Model(network)
-    part, codes, x = whole.part(decoder), normal(64, 2), normal(64, 128)
-    before = part.predict(codes), whole.predict(x)
-    whole.fit((x, x), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=64)
+    parent = lm.Model(network)
+    part, codes, x = parent.part(decoder), normal(64, 2), normal(64, 128)
+    before = part.predict(codes), parent.predict(x)
+    parent.fit((x, x), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=64)
     fresh = lm.Model(decoder)
     fresh.set_parameters(part.parameters() | part.states())
     np.testing.assert_array_equal(part.predict(codes), fresh.predict(codes))
     assert (part.predict(codes) != before[0]).any()
     part.set_parameters({"4.weight": full(0, 128, 5)})
     bias = np.broadcast_to(part.parameters()["4.bias"], (64, 128))
-    np.testing.assert_array_equal(whole.predict(x), bias)
+    np.testing.assert_array_equal(parent.predict(x), bias)
     assert (before[1] != bias).any()
 
 
@@ -98,13 +98,13 @@ def test_a_part_keeps_engine_dtype_and_seed():
 
 def test_a_layer_that_is_applied_twice_is_one_layer_in_a_part():
     shared, first, x = lm.Linear(4), lm.Linear(4), lm.Input(4)
-    whole = lm.Model(lm.Network(x, shared(lm.Tanh()(shared(lm.Tanh()(first(x)))))))
+    parent = lm.Model(lm.Network(x, shared(lm.Tanh()(shared(lm.Tanh()(first(x)))))))
     z = lm.Input(4)
-    part = whole.part(lm.Network(z, shared(shared(shared(z)))))
+    part = parent.part(lm.Network(z, shared(shared(shared(z)))))
     assert list(part.parameters()) == ["1.weight", "1.bias"]
     part.set_parameters({"1.weight": np.eye(4, dtype="float32"), "1.bias": full(0, 4)})
-    assert (whole.parameters()["3.weight"] == np.eye(4)).all()
-    assert (whole.parameters()["1.weight"] != np.eye(4)).any()
+    assert (parent.parameters()["3.weight"] == np.eye(4)).all()
+    assert (parent.parameters()["1.weight"] != np.eye(4)).any()
 
 
 @dataclass(frozen=True)
@@ -121,56 +121,56 @@ class Twice(lm.Layer):
 def test_inner_layers_are_shared_between_whole_and_part():
     inner, x, z = lm.Linear(4), lm.Input(4), lm.Input(4)
     outer = Twice(inner)
-    whole = lm.Model(lm.Network(x, outer(lm.ReLU()(lm.Linear(4)(x)))))
-    part = whole.part(lm.Network(z, outer(z)))
-    assert same(part.parameters(), dict(list(whole.parameters().items())[2:]))
+    parent = lm.Model(lm.Network(x, outer(lm.ReLU()(lm.Linear(4)(x)))))
+    part = parent.part(lm.Network(z, outer(z)))
+    assert same(part.parameters(), dict(list(parent.parameters().items())[2:]))
     part.set_parameters({"1.scale": 5.0, "1.2.bias": full(1, 4)})
-    found = whole.parameters()
-    assert found["3.scale"] == 5
-    assert (found["3.2.bias"] == 1).all()
-    only_inner = whole.part(lm.Network(z, inner(z)))
+    parameters = parent.parameters()
+    assert parameters["3.scale"] == 5
+    assert (parameters["3.2.bias"] == 1).all()
+    only_inner = parent.part(lm.Network(z, inner(z)))
     only_inner.set_parameters({"1.bias": full(7, 4)})
-    assert (whole.parameters()["3.0.bias"] == 7).all()
+    assert (parent.parameters()["3.0.bias"] == 7).all()
 
 
 def test_a_saved_part_and_a_saved_whole_are_complete(tmp_path):
     network, _, decoder = coder()
-    whole = lm.Model(network, seed=3)
-    whole.fit((normal(8, 6), normal(8, 6)), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
-    part, codes = whole.part(decoder), normal(3, 2)
+    parent = lm.Model(network, seed=3)
+    parent.fit((normal(8, 6), normal(8, 6)), loss=lm.MSE(), optimizer=lm.SGD(0.1), batch_size=8)
+    part, codes = parent.part(decoder), normal(3, 2)
     part.set_parameters({"1.bias": full(1, 5)})
-    for number, model in enumerate((whole, part)):
+    for number, model in enumerate((parent, part)):
         model.save(tmp_path / str(number))
         again = lm.load(tmp_path / str(number))
         assert same(again.parameters() | again.states(), model.parameters() | model.states())
     assert again.predict(codes).tobytes() == part.predict(codes).tobytes()
-    whole.set_parameters({"7.bias": full(0, 6)})
+    parent.set_parameters({"7.bias": full(0, 6)})
     assert again.predict(codes).tobytes() != part.predict(codes).tobytes()
 
 
 def test_a_part_copied_with_the_whole_shares_and_one_copied_alone_does_not():
     network, encoder, _ = coder()
-    whole = lm.Model(network)
-    part = whole.part(encoder)
-    both = whole, part
-    for one, other in (copy.deepcopy(both), pickle.loads(pickle.dumps(both))):
-        other.set_parameters({"1.bias": full(4, 5)})
-        assert (one.parameters()["1.bias"] == 4).all()
-        assert (whole.parameters()["1.bias"] != 4).any()
+    parent = lm.Model(network)
+    part = parent.part(encoder)
+    both = parent, part
+    for parent_copy, part_copy in (copy.deepcopy(both), pickle.loads(pickle.dumps(both))):
+        part_copy.set_parameters({"1.bias": full(4, 5)})
+        assert (parent_copy.parameters()["1.bias"] == 4).all()
+        assert (parent.parameters()["1.bias"] != 4).any()
     alone = copy.deepcopy(part)
     alone.set_parameters({"1.bias": full(4, 5)})
-    assert (whole.parameters()["1.bias"] != 4).any()
+    assert (parent.parameters()["1.bias"] != 4).any()
 
 
 def test_the_whole_waits_while_a_part_is_in_use():
     network, _, decoder = coder()
-    whole = lm.Model(network)
-    part = whole.part(decoder)
+    parent = lm.Model(network)
+    part = parent.part(decoder)
     asked, answered = threading.Event(), threading.Event()
 
     def ask():
         asked.set()
-        whole.parameters()
+        parent.parameters()
         answered.set()
 
     with part._parameters.lock.mutex:
@@ -209,9 +209,9 @@ def test_a_layer_that_is_only_equal_is_refused():
 
 def test_a_layer_in_another_shape_is_refused():
     shared = lm.Linear(3)
-    whole = lm.Model(lm.Sequential(lm.Input(4), lm.Tanh(), shared))
+    parent = lm.Model(lm.Sequential(lm.Input(4), lm.Tanh(), shared))
     part = lm.Sequential(lm.Input(5), shared)
-    where, _, text = error_text(ShapeError, whole.part, part).partition(": ")
+    where, _, text = error_text(ShapeError, parent.part, part).partition(": ")
     assert where.startswith("in net/1:Linear (test_parts.py:")
     assert text == (
         "the parameter '1.weight' of the part has another shape in the whole\n"

@@ -26,14 +26,14 @@ from lamina.runtime import compile_for_batch
 @pytest.fixture
 def batches(monkeypatch):
     """The batch sizes for which predictors compile programs."""
-    found = []
+    sizes = []
 
     def recorded(graph, batch, *others, **how):
-        found.append(batch)
+        sizes.append(batch)
         return compile_for_batch(graph, batch, *others, **how)
 
     monkeypatch.setattr("lamina.runtime.predictor.compile_for_batch", recorded)
-    return found
+    return sizes
 
 
 def centred(x):
@@ -55,13 +55,13 @@ def test_predicts_what_the_model_predicts_and_pads_smaller_batches(
     model = lm.Model(network(), engine=engine_name)
     predict, x = model.predictor(size), normal(count, 4)
     predict(normal(size, 4))
-    found = predict(x)
-    np.testing.assert_allclose(found, model.predict(x), rtol=size != count and 1e-5, atol=1e-6)
+    predicted = predict(x)
+    np.testing.assert_allclose(predicted, model.predict(x), rtol=size != count and 1e-5, atol=1e-6)
     out, strided = np.empty((count, 3), "float32"), np.zeros((3, 2 * count), "float32").T[::2]
     assert predict(x, out=out) is out
     predict(x, out=strided)
-    np.testing.assert_array_equal(out, found)
-    np.testing.assert_array_equal(strided, found)
+    np.testing.assert_array_equal(out, predicted)
+    np.testing.assert_array_equal(strided, predicted)
     assert batches == [size]
 
 
@@ -91,9 +91,9 @@ def test_several_inputs_and_outputs(engine_name):
     expected = model.predict(x)
     for predict in (model.predictor(4), model.predictor(6)):
         outs = np.empty((4, 2), "float32"), np.empty((4, 3), "float32")
-        for found in (predict(x), predict(x, out=outs), outs):
-            for one, wanted in zip(found, expected, strict=True):
-                np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-6)
+        for outputs in (predict(x), predict(x, out=outs), outs):
+            for output, reference in zip(outputs, expected, strict=True):
+                np.testing.assert_allclose(output, reference, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("layer", [centred, largest])
@@ -119,12 +119,12 @@ def test_random_layers_do_not_look_like_mixed_examples(batches):
 
 def test_other_dtypes_are_converted(model):
     predict = model.predictor(2)
-    whole = np.arange(8, dtype="uint8").reshape(2, 4)
-    expected = predict(whole.astype("float32"))
-    transposed, fixed = (np.asfortranarray(whole.astype("float32")) for _ in range(2))
+    integers = np.arange(8, dtype="uint8").reshape(2, 4)
+    expected = predict(integers.astype("float32"))
+    transposed, fixed = (np.asfortranarray(integers.astype("float32")) for _ in range(2))
     fixed.flags.writeable = False
-    for given in (whole, whole.tolist(), transposed, fixed):
-        np.testing.assert_array_equal(predict(given), expected)
+    for rows in (integers, integers.tolist(), transposed, fixed):
+        np.testing.assert_array_equal(predict(rows), expected)
 
 
 def test_inputs_keep_their_memory_after_the_call():
@@ -167,11 +167,11 @@ def test_a_call_allocates_nothing_and_is_not_slowed_by_checks(monkeypatch):
     outs = np.empty((3, 4), "float32"), np.empty((3, 2), "float32")
     # Other arrays are converted: this is what calls of full batches do without.
     monkeypatch.setattr("lamina.runtime.predictor.as_arrays", None)
-    found = predict(x)
+    results = predict(x)
     assert predict(x, out=outs) is outs
-    for one, other, expected in zip(found, outs, model.predict(x), strict=True):
-        np.testing.assert_array_equal(one, expected)
-        np.testing.assert_array_equal(other, expected)
+    for result, written, expected in zip(results, outs, model.predict(x), strict=True):
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(written, expected)
     single, row, out = lm.Model(network()).predictor(3), normal(3, 4), np.empty((3, 3), "float32")
     # Views of shapes and flags live for a moment; an array of the output would take more.
     for call, most in ((lambda: single(row, out=out), 1000), (lambda: predict(x, out=outs), 1500)):
@@ -192,8 +192,8 @@ def test_several_arrays_that_do_not_fit_are_checked(further):
     out = (np.empty((3, 4), "float32"), *further)
     assert "out" in error_text(LaminaError, predict, x, out=out)
     lists = tuple(array.tolist() for array in x)
-    for one, expected in zip(predict(lists), model.predict(x), strict=True):
-        np.testing.assert_array_equal(one, expected)
+    for output, expected in zip(predict(lists), model.predict(x), strict=True):
+        np.testing.assert_array_equal(output, expected)
 
 
 def test_threads_with_their_own_predictors_see_whole_sets_of_parameters():
@@ -212,7 +212,7 @@ def test_threads_with_their_own_predictors_see_whole_sets_of_parameters():
                 model.set_parameters(values)
         while number and not done.is_set():
             predict(x, out=out)
-            assert any(np.array_equal(out, one) for one in expected)
+            assert any(np.array_equal(out, prediction) for prediction in expected)
         done.set()
 
     in_threads(work, 3)

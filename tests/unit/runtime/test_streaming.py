@@ -46,17 +46,17 @@ def chunks(monkeypatch):
 @pytest.fixture
 def calls(driver, monkeypatch):
     """The calls of both queues."""
-    found = []
+    recorded = []
     queues = {"": driver.queue, "upload ": driver.upload_queue}
     for name in ("send", "finish", "write", "read", "run"):
         function = getattr(type(driver.queue), name)
 
-        def counted(queue, *given, own=function, name=name):
-            found.extend(f"{kind}{name}" for kind, one in queues.items() if one is queue)
-            return own(queue, *given)
+        def counted(queue, *arguments, function=function, name=name):
+            recorded.extend(f"{kind}{name}" for kind, other in queues.items() if other is queue)
+            return function(queue, *arguments)
 
         monkeypatch.setattr(type(driver.queue), name, counted)
-    return found
+    return recorded
 
 
 def trained(engine, **how):
@@ -81,7 +81,7 @@ def run_stream(engine, count, calls):
     model = lm.Model(network(), engine=engine, seed=3)
     examples = data(count * BATCH)
     rows = np.arange(count * BATCH, dtype=np.int64).reshape(-1, BATCH)
-    found = []
+    epochs = []
     with (
         model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH, data=examples) as training,
         training.uploaded(examples) as stream,
@@ -91,18 +91,18 @@ def run_stream(engine, count, calls):
             stream.begin([rows])
             calls.clear()
             training._run_batches(stream, rows)
-            found.append(list(calls))
-    return found
+            epochs.append(list(calls))
+    return epochs
 
 
 def test_every_chunk_is_uploaded_once_while_the_device_works(opencl_name, chunks, calls):
     chunks(4)
-    for found in run_stream(opencl_name, 16, calls):
+    for epoch in run_stream(opencl_name, 16, calls):
         # The first of four chunks, of an input and a target, was uploaded before.
-        counts = {name: found.count(name) for name in ("upload send", "run", "finish")}
+        counts = {name: epoch.count(name) for name in ("upload send", "run", "finish")}
         assert counts == {"upload send": 3 * 2, "run": 16, "finish": 4}
-        assert found.count("upload finish") == 0
-        order = [one for one in found if one in counts]
+        assert epoch.count("upload finish") == 0
+        order = [call for call in epoch if call in counts]
         assert order[:7] == [*["run"] * 4, "upload send", "upload send", "finish"]
 
 
@@ -114,8 +114,8 @@ def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
     kind = type(driver.queue)
     send, wait_for = kind.send, kind.wait_for
 
-    def noted(queue, *given):
-        transfer = send(queue, *given)
+    def noted(queue, *arguments):
+        transfer = send(queue, *arguments)
         if queue is driver.upload_queue:
             sent.append(transfer)
         return transfer
@@ -130,7 +130,7 @@ def test_the_queue_of_kernels_waits_for_the_copies_of_each_chunk(
     chunks(4)
     run_stream(opencl_name, 16, [])
     assert len(sent) == 2 * 4 * 2
-    assert all(one is other for one, other in zip(waited, sent, strict=True))
+    assert all(waiting is transfer for waiting, transfer in zip(waited, sent, strict=True))
 
 
 def test_a_data_set_that_takes_most_of_the_memory_is_streamed(opencl_name, driver, monkeypatch):

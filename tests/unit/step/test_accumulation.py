@@ -50,13 +50,13 @@ HOW = {
 @pytest.mark.parametrize("name", HOW)
 def test_a_divided_batch_trains_like_the_whole_one(name, micro):
     """The last batch of an epoch has 2 examples, and 16 is no multiple of 5."""
-    whole, expected = fitted(None, **HOW[name])
-    divided, found = fitted(micro, **HOW[name])
-    np.testing.assert_allclose(divided["loss"], whole["loss"], rtol=1e-6)
-    assert divided["accuracy"] == whole["accuracy"]
+    undivided, expected = fitted(None, **HOW[name])
+    divided, parameters = fitted(micro, **HOW[name])
+    np.testing.assert_allclose(divided["loss"], undivided["loss"], rtol=1e-6)
+    assert divided["accuracy"] == undivided["accuracy"]
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
-    for name, value in whole.averaged_parameters.items():
+        np.testing.assert_allclose(parameters[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in undivided.averaged_parameters.items():
         np.testing.assert_allclose(divided.averaged_parameters[name], value, rtol=1e-4, atol=1e-6)
 
 
@@ -68,7 +68,7 @@ def test_micro_batches_of_the_size_of_a_batch_change_nothing():
 
 def test_single_steps_are_those_of_a_run():
     data = lm.data.Dataset(X[:32], Y[:32], weights=WEIGHTS[:32])
-    found: list[Any] = []
+    results: list[Any] = []
     for run in (True, False):
         model = lm.Model(network(lm.Dropout(0.5)), seed=1)
         how: Any = {"micro_batch": 6, "data": data}
@@ -76,8 +76,8 @@ def test_single_steps_are_those_of_a_run():
             order = data.order(5, 0).reshape(2, 16)
             steps = (training.step(X[rows], Y[rows], WEIGHTS[rows]) for rows in order)
             losses = training.run(data, steps=2, seed=5) if run else steps
-            found.append(([float(loss) for loss in losses], bits(model)))
-    assert found[0] == found[1]
+            results.append(([float(loss) for loss in losses], bits(model)))
+    assert results[0] == results[1]
 
 
 def test_each_micro_batch_draws_random_numbers_of_its_own():
@@ -110,13 +110,13 @@ def test_statistics_are_those_of_micro_batches():
 
 @pytest.mark.parametrize("dtype", ["mixed-float16", "mixed-bfloat16", "bfloat16", "float64"])
 def test_other_precisions_train_like_whole_batches(dtype):
-    whole, expected = fitted(None, dtype=dtype, optimizer=lm.SGD(0.1))
-    divided, found = fitted(4, dtype=dtype, optimizer=lm.SGD(0.1))
+    undivided, expected = fitted(None, dtype=dtype, optimizer=lm.SGD(0.1))
+    divided, parameters = fitted(4, dtype=dtype, optimizer=lm.SGD(0.1))
     near = {"float64": 1e-12, "bfloat16": 0.05}.get(dtype, 2e-3)
-    np.testing.assert_allclose(divided["loss"], whole["loss"], rtol=near)
+    np.testing.assert_allclose(divided["loss"], undivided["loss"], rtol=near)
     for name, value in expected.items():
         np.testing.assert_allclose(
-            found[name].astype("float64"), value.astype("float64"), rtol=near, atol=near
+            parameters[name].astype("float64"), value.astype("float64"), rtol=near, atol=near
         )
 
 
@@ -141,17 +141,17 @@ def test_the_bill_has_the_activations_of_a_micro_batch_and_sums_of_gradients():
         lm.Input(64), lm.Linear(256), lm.Tanh(), lm.Linear(256), lm.Tanh(), lm.Linear(3)
     )
     step = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-3)}
-    whole, small = net.plan(1024, **step), net.plan(64, **step)
+    undivided, small = net.plan(1024, **step), net.plan(64, **step)
     bill = net.plan(1024, **step, micro_batch=64)
-    assert bill.gradient_bytes == bill.parameter_bytes == whole.parameter_bytes
-    assert whole.gradient_bytes == 0
+    assert bill.gradient_bytes == bill.parameter_bytes == undivided.parameter_bytes
+    assert undivided.gradient_bytes == 0
     assert bill.arena_bytes <= 1.01 * small.arena_bytes
-    assert bill.peak_bytes < whole.peak_bytes / 2
-    assert bill.state_bytes == pytest.approx(whole.state_bytes + bill.gradient_bytes, abs=64)
+    assert bill.peak_bytes < undivided.peak_bytes / 2
+    assert bill.state_bytes == pytest.approx(undivided.state_bytes + bill.gradient_bytes, abs=64)
     rows = str(bill).splitlines()
     assert any(row.startswith("sums of gradients") for row in rows)
     assert any(row.startswith("inputs and targets, 64 examples") for row in rows)
-    assert not any(row.startswith("sums of gradients") for row in str(whole).splitlines())
+    assert not any(row.startswith("sums of gradients") for row in str(undivided).splitlines())
     with lm.Model(net).training(batch_size=1024, micro_batch=64, **step) as training:
         assert training.bill.peak_bytes == bill.peak_bytes
         assert str(training.bill) == str(bill)
@@ -221,14 +221,14 @@ def test_weights_count_in_a_divided_batch_as_in_the_whole_one(name, micro):
     if made is network:
         metrics = [lm.Accuracy(ignore_index=-1), lm.AUROC(logits=True)]
         metrics = metrics[:1] if name == "ignored" else metrics
-    found: list[Any] = []
+    results: list[Any] = []
     how = {"optimizer": lm.SGD(0.1, momentum=0.9), "batch_size": 16, "epochs": 3, **how}
     how |= {"shuffle": False, "metrics": metrics, "record": ["gradient_norm"]}
     for size in (None, micro):
         model = lm.Model(made(), seed=1)
         history = model.fit(data, micro_batch=size, **how)
-        found.append((history.values, model.parameters()))
-    (expected, parameters), (values, divided) = found
+        results.append((history.values, model.parameters()))
+    (expected, parameters), (values, divided) = results
     assert values.keys() == expected.keys()
     for key, numbers in expected.items():
         if key != "seconds":
@@ -246,15 +246,15 @@ def test_a_stream_with_weights_is_divided_as_its_data_set(classes):
             rows = slice(start, start + 7)
             yield {"x": X[rows], "y": Y[rows], "weights": weights[rows]}
 
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for data, micro in (((X, Y, weights), 3), (batches, 3), (batches, None)):
         model = lm.Model(network(), seed=1)
         how: Any = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "shuffle": False}
         model.fit(data, batch_size=16, micro_batch=micro, class_weights=classes, **how)
-        found.append(model.parameters())
-    for name, expected in found[0].items():
-        np.testing.assert_array_equal(found[1][name], expected)
-        np.testing.assert_allclose(found[2][name], expected, rtol=1e-4, atol=1e-6)
+        results.append(model.parameters())
+    for name, expected in results[0].items():
+        np.testing.assert_array_equal(results[1][name], expected)
+        np.testing.assert_allclose(results[2][name], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_balanced_classes_of_a_stream_are_refused():

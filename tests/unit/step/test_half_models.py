@@ -49,10 +49,10 @@ def test_data_of_narrow_types_is_used_as_the_same_numbers(dtype, precision, engi
         scores = model.evaluate((x, y), lm.MSE())
         return model.parameters(), history.values, scores, model.predict(x).tolist()
 
-    found = results(x, y, labels.astype(dtype) if dtype in INTEGERS else labels)
+    narrow = results(x, y, labels.astype(dtype) if dtype in INTEGERS else labels)
     expected = results(x.astype("float32"), y.astype("float32"), labels)
-    assert same(found[0], expected[0])
-    assert found[1:] == expected[1:]
+    assert same(narrow[0], expected[0])
+    assert narrow[1:] == expected[1:]
 
 
 def test_streamed_examples_in_16_bits_give_the_same_bits(opencl_name, monkeypatch):
@@ -83,9 +83,9 @@ def test_float16_is_read_from_files(tmp_path):
     with h5py.File(tmp_path / "data.h5", "w") as file:
         file["x"], file["y"] = x.astype("float16"), y
     for name in ("data.npz", "data.npy", "data.h5"):
-        found = lm.data.load(tmp_path / name).inputs
-        assert found.dtype == np.dtype("float16")
-        assert (found == x.astype("float16")).all()
+        inputs = lm.data.load(tmp_path / name).inputs
+        assert inputs.dtype == np.dtype("float16")
+        assert (inputs == x.astype("float16")).all()
 
 
 def test_bfloat16_in_a_file_of_numpy_is_refused_with_what_to_save(tmp_path):
@@ -104,9 +104,9 @@ def test_data_in_float32_is_rounded_for_a_model_in_16_bits(half, engine):
     other = halved(x, "float16" if half == "bfloat16" else "bfloat16")
     for arriving in (x, halved(x, half), x.tolist(), other):
         model = lm.Model(classifier(), engine=engine, dtype=half)
-        found = model.predict(arriving)
-        assert found.dtype == as_dtype(half).numpy
-        assert (found == model.predict(halved(np.asarray(arriving, "float32"), half))).all()
+        predictions = model.predict(arriving)
+        assert predictions.dtype == as_dtype(half).numpy
+        assert (predictions == model.predict(halved(np.asarray(arriving, "float32"), half))).all()
         with model.training(HOW["loss"], HOW["optimizer"], 16) as training:
             losses.append(float(training.step(arriving, y)))
     assert losses[0] == losses[1] == losses[2]
@@ -240,20 +240,20 @@ def test_a_file_in_16_bits_takes_half_the_bytes_and_refuses_larger_numbers(tmp_p
 
 
 @pytest.mark.cases(
-    ("given", "wanted"),
+    ("spelling", "precision"),
     ("bf16", "bfloat16"),
     ("fp16", "float16"),
     ("torch.float16", "float16"),
     ("mixed_bfloat16", "mixed-bfloat16"),
     ("mixd", "mixed"),
 )
-def test_a_precision_of_another_spelling_is_refused_with_the_right_one(given, wanted):
+def test_a_precision_of_another_spelling_is_refused_with_the_right_one(spelling, precision):
     for call in (
-        lambda: lm.Model(network(), dtype=given),
-        lambda: network().plan(8, dtype=given),
-        lambda: lm.load("nowhere", dtype=given),
+        lambda: lm.Model(network(), dtype=spelling),
+        lambda: network().plan(8, dtype=spelling),
+        lambda: lm.load("nowhere", dtype=spelling),
     ):
-        assert refused(DTypeError, call).advice == f"Write dtype={wanted!r}."
+        assert refused(DTypeError, call).advice == f"Write dtype={precision!r}."
 
 
 def test_moving_averages_of_a_mixed_training_are_float32():
@@ -292,8 +292,8 @@ def test_a_training_is_compiled_for_the_type_of_its_data(dtype, model):
     sample = Dataset(numbers(dtype, 8, 4), np.zeros(8, "uint16"))
     with model.training(lm.CrossEntropy(), lm.SGD(0.1), 8, data=sample) as training:
         buffers = training.bill.program.of_kind("input")
-        found = {buffer.name: buffer.dtype.name for buffer in buffers}
-        assert found == {"input0": dtype, "target0": "uint16"}
+        dtypes = {buffer.name: buffer.dtype.name for buffer in buffers}
+        assert dtypes == {"input0": dtype, "target0": "uint16"}
         other = numbers("float32", 8, 4), np.zeros(8, "uint16")
         assert error_text(DTypeError, training.step, *other) == (
             "input 0 has another dtype than the program was compiled for\n"
@@ -309,8 +309,8 @@ def test_constants_of_narrow_types_are_saved(tmp_path):
         shift = lm.ops.cast(lm.ops.constant(numbers(dtype, 4)), "float32")
         model = lm.Model(lm.Network([x], lm.Linear(2)(x + shift)))
         model.save(tmp_path / "a")
-        given = numbers("float32", 3, 4)
-        np.testing.assert_array_equal(lm.load(tmp_path / "a").predict(given), model.predict(given))
+        data = numbers("float32", 3, 4)
+        np.testing.assert_array_equal(lm.load(tmp_path / "a").predict(data), model.predict(data))
 
 
 def test_integers_beyond_the_type_of_an_input_are_refused():

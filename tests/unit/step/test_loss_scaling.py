@@ -109,8 +109,8 @@ def test_the_scale_stays_in_its_limits(scale, steps, is_finite, expected):
         loss_scaling.SKIPPED: np.asarray(3),
         "finite": np.asarray(is_finite),
     }
-    found, _ = evaluate(Graph((finite,), updates), feeds)
-    assert tuple(found[f"y{n}"].item() for n in range(3)) == expected
+    updated, _ = evaluate(Graph((finite,), updates), feeds)
+    assert tuple(updated[f"y{n}"].item() for n in range(3)) == expected
 
 
 @pytest.mark.parametrize("position", [0, 1])

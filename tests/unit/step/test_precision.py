@@ -68,7 +68,7 @@ def test_the_gradient_of_hardtanh_needs_no_masks():
         for layer in (lm.Conv2d(16, 3, bias=False), lm.BatchNorm(), lm.Hardtanh(low=0.0, high=6.0))
     ]
     net = lm.Sequential(lm.Input(8, 16, 16), *bounded, lm.Flatten(), lm.Linear(5))
-    dtypes = {one.dtype for one in program_of(net, "mixed-bfloat16", 8).of_kind("temporary")}
+    dtypes = {buffer.dtype for buffer in program_of(net, "mixed-bfloat16", 8).of_kind("temporary")}
     assert bool_ not in dtypes
 
 
@@ -81,9 +81,9 @@ def test_elements_at_the_bounds_of_hardtanh_have_no_gradient(low, high):
     # The first layer is the identity, so its gradient shows which elements pass theirs.
     first, *_ = model.parameters()
     model.set_parameters({**model.parameters(), first: np.eye(8, dtype="float32")})
-    given = np.array([[-1, 0.05, 0.08, 0.26, 0.29, 0.6, 1, 2]], "float32")
+    inputs = np.array([[-1, 0.05, 0.08, 0.26, 0.29, 0.6, 1, 2]], "float32")
     with model.training(lm.MSE(), lm.SGD(1.0), 1) as training:
-        training.step(given, np.ones((1, 8), "float32"))
+        training.step(inputs, np.ones((1, 8), "float32"))
     changed = (model.parameters()[first] != np.eye(8)).any(axis=1)
     assert changed.tolist() == [False] * 3 + [True] * 2 + [False] * 3
 
@@ -98,7 +98,7 @@ def test_all_operands_of_products_are_rounded_and_kept_values_are_not(network):
                 assert view.operands[0].dtype == bfloat16  # pyright: ignore[reportAttributeAccessIssue]
     kept = [*program.of_kind("parameter"), *program.of_kind("state")]
     kept += [program.buffers[buffer] for _, buffer in program.outputs]
-    assert {one.dtype for one in kept if one.dtype.is_float} == {float32}
+    assert {buffer.dtype for buffer in kept if buffer.dtype.is_float} == {float32}
 
 
 @pytest.mark.parametrize("network", [classifier, images])
@@ -128,7 +128,7 @@ def test_a_parameter_is_rounded_if_it_is_stored_with_computed_elements():
     graph = Graph((x,), (("z", ops.matmul(weight, joined)),))
     rounded = with_rounded_products(graph, bfloat16, leaves=False)
     operands = [node.operands[0] for node in rounded.nodes() if node.op.name == "rounded"]
-    assert sorted(one.attributes.get("name", one.op.name) for one in operands) == ["tanh", "y"]
+    assert sorted(node.attributes.get("name", node.op.name) for node in operands) == ["tanh", "y"]
 
 
 @pytest.mark.parametrize("is_computed", [False, True])
@@ -159,9 +159,9 @@ def test_the_multiplied_states_of_recurrences_are_rounded_on_all_devices(leaves)
     nodes = evaluation_graph(specs, LOSS).graph.nodes()
     loop = next(node for node in nodes if isinstance(node.op.lowering, Repeating))
     body, count = loop.attributes["body"], loop.attributes["states"]
-    assert sorted(one.dtype.name for one in body.inputs[:count]) == ["bfloat16", "float32"]
+    assert sorted(state.dtype.name for state in body.inputs[:count]) == ["bfloat16", "float32"]
     if not leaves:
-        assert [one.dtype for one in body.inputs].count(bfloat16) == 2  # with the sequence
+        assert [tensor.dtype for tensor in body.inputs].count(bfloat16) == 2  # with the sequence
         rounded = [x for x in body.nodes() if x.op.name == "rounded"]
         assert not any(x.operands[0].op is LEAF for x in rounded)
 
@@ -233,8 +233,8 @@ def test_a_result_of_the_network_is_not_rounded_if_others_use_it_too(moved, use)
     code = lm.Flatten()(code) if moved else code
     net = lm.Network(inputs=[x], outputs=[code, use(code)])
     model = lm.Model(net, engine="interpreter", dtype="mixed-bfloat16")
-    found, _ = model.predict(np.random.default_rng(0).random((3, 8), "float32"))
-    assert (found.view("uint32") & 0xFFFF).any()
+    codes, _ = model.predict(np.random.default_rng(0).random((3, 8), "float32"))
+    assert (codes.view("uint32") & 0xFFFF).any()
 
 
 def test_attention_multiplies_rounded_operands_forwards_and_backwards():
@@ -242,15 +242,15 @@ def test_attention_multiplies_rounded_operands_forwards_and_backwards():
     options = TrainingOptions(LOSS, OPTIMIZER)
     targets = default_targets(net, LOSS, float32)
     made = training_graph(BatchSpecs(net, float32, ROUNDING, targets=targets), options)
-    found: dict[str, Tensor] = {}
+    attentions: dict[str, Tensor] = {}
     for node in made.graph.nodes():
         if node.op.name in ("attention", "attention_gradient"):
-            found[node.op.name] = node
+            attentions[node.op.name] = node
             assert node.attributes["products"] == bfloat16
             for operand in node.operands[: node.op.multiplies]:
                 assert has_rounded_elements(operand), operand
-    assert len(found) == 2
-    assert found["attention_gradient"].op.multiplies == 5
+    assert len(attentions) == 2
+    assert attentions["attention_gradient"].op.multiplies == 5
 
 
 def has_rounded_elements(tensor: Tensor) -> bool:
@@ -272,8 +272,8 @@ def test_dropout_masks_keep_their_bits():
         made = evaluation_graph(batch, lm.MSE(), training=True)
         masks = [node for node in made.graph.nodes() if node.op.name == "bernoulli"]
         bound = bind_batch(Graph((), (("mask", masks[0]),)), 16)
-        found, _ = evaluate(bound, {"seed": np.asarray(7), "step": np.asarray(2)})
-        patterns.append(found["mask"])
+        values, _ = evaluate(bound, {"seed": np.asarray(7), "step": np.asarray(2)})
+        patterns.append(values["mask"])
     assert 0 < patterns[0].mean() < 1
     assert (patterns[0] == patterns[1]).all()
 
@@ -309,10 +309,10 @@ def test_mixed_takes_what_the_device_computes_with():
         (True, False, bfloat16),
         (False, True, float16),
     ):
-        found = precision_of(
+        precision = precision_of(
             "mixed", lambda b=bfloat, f=other: device(has_bfloat16=b, has_float16=f)
         )
-        assert found == Precision(float32, half)
+        assert precision == Precision(float32, half)
 
 
 def test_mixed_without_instructions_is_refused_with_the_alternative():
@@ -359,12 +359,12 @@ def test_a_pickled_model_rounds_what_the_new_device_rounds(how, roundings, monke
 @pytest.mark.parametrize("dtype", ["mixed-bfloat16", "mixed-float16", "bfloat16", "float16"])
 def test_a_model_is_saved_with_its_precision(dtype, tmp_path):
     model = lm.Model(classifier(), dtype=dtype)
-    own = float32 if "mixed" in dtype else as_dtype(dtype)
-    x = np.random.default_rng(0).standard_normal((3, 20), "float32").astype(own.numpy)
+    parameter_type = float32 if "mixed" in dtype else as_dtype(dtype)
+    x = np.random.default_rng(0).standard_normal((3, 20), "float32").astype(parameter_type.numpy)
     model.save(tmp_path / "model.safetensors")
     again = lm.load(tmp_path / "model.safetensors")
     assert dtype in repr(again)
-    assert model.predict(x).dtype == own.numpy
+    assert model.predict(x).dtype == parameter_type.numpy
     assert (again.predict(x) == model.predict(x)).all()
 
 

@@ -54,10 +54,10 @@ def nearest_with_ten_bits(x: Array) -> Array:
 def test_the_nearest_number_is_taken_and_of_two_the_one_away_from_zero():
     x = every_exponent()
     x = x[~np.isnan(x)]
-    found = rounded_to_tf32(x)
-    assert np.array_equal(found.astype("float64"), nearest_with_ten_bits(x))
-    assert np.array_equal(np.signbit(found), np.signbit(x))
-    assert np.isinf(found[np.isfinite(x)]).any()
+    rounded = rounded_to_tf32(x)
+    assert np.array_equal(rounded.astype("float64"), nearest_with_ten_bits(x))
+    assert np.array_equal(np.signbit(rounded), np.signbit(x))
+    assert np.isinf(rounded[np.isfinite(x)]).any()
 
 
 NANS = np.array([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF801FFF, 0xFFFFFFFF], np.uint32)
@@ -127,7 +127,7 @@ def test_all_operands_are_rounded_in_their_views_and_nothing_else_changes(networ
     for old, new in zip(before.steps, after.steps, strict=True):
         assert roundings_in(old) == 0
         if isinstance(new, Contraction):
-            # Without the roundings, the step is that of float32.
+            # Without the roundings, the step is as in float32.
             assert unrounded(new) == old
             assert all(roundings_in(step) == 2 for step in [new])
         else:
@@ -143,10 +143,10 @@ def test_a_rounded_tensor_is_stored_once_for_all_products():
         ops.matmul(weight, ops.transpose(hidden, (1, 0))),
         ops.matmul(ops.reshape(hidden, (-1, 2, 3)), ops.reshape(weight, (3, 12))),
     ]
-    graph = Graph((x,), tuple((f"y{n}", one) for n, one in enumerate(outputs)))
+    graph = Graph((x,), tuple((f"y{n}", y) for n, y in enumerate(outputs)))
     program = program_of(with_tf32_products(graph))
     results = {buffer for _, buffer in program.outputs}
-    (only,) = [one for one in program.of_kind("temporary") if one.name not in results]
+    (only,) = [buffer for buffer in program.of_kind("temporary") if buffer.name not in results]
     assert only.size == 48
     assert [unrounded(step) is not None for step in contractions_of(program)] == [True] * 3
     assert [roundings_in(step) for step in program.steps] == [0, 2, 2, 2]
@@ -202,8 +202,8 @@ def test_only_devices_that_multiply_tf32_round_if_they_are_asked_to():
     precision = precision_of("float32", fails, "tf32")
     assert precision == Precision(float32, tf32=True)
     for has in (True, False, None):
-        found = rounding_of(precision, lambda has=has: device(has_tf32=has))
-        assert found == (TF32_PRODUCTS if has else None)
+        rounding = rounding_of(precision, lambda has=has: device(has_tf32=has))
+        assert rounding == (TF32_PRODUCTS if has else None)
     assert rounding_of(precision_of("float32", fails), fails) is None
     assert precision_of("bfloat16", fails, "float32") == Precision(bfloat16)
 
@@ -225,8 +225,8 @@ def test_nvidia_gpus_multiply_tf32_since_compute_capability_8(capability, has):
         cuDeviceTotalMem=lambda _: 1 << 30,
         cuDeviceGetAttribute=lambda value, _: value,
     )
-    found = _device(cast(Any, SimpleNamespace(driver=driver)), 0, 13000, [])
-    assert found.record.has_tf32 is has
+    gpu = _device(cast(Any, SimpleNamespace(driver=driver)), 0, 13000, [])
+    assert gpu.record.has_tf32 is has
 
 
 @pytest.mark.parametrize("dtype", ["mixed", "mixed-bfloat16", "bfloat16", "float16", "float64"])
@@ -264,8 +264,8 @@ def test_a_model_in_tf32_rounds_and_one_in_float32_does_not():
     models = [
         lm.Model(classifier(), precision=precision, seed=1) for precision in ("float32", "tf32")
     ]
-    exact, found = (model.predict(x) for model in models)
-    assert 0 < np.abs(found - exact).max() < 2**-9 * np.abs(exact).max()
+    exact, rounded = (model.predict(x) for model in models)
+    assert 0 < np.abs(rounded - exact).max() < 2**-9 * np.abs(exact).max()
     assert "float32 (TF32 products)" in repr(models[1])
     assert "TF32" not in repr(models[0])
 
@@ -280,12 +280,12 @@ def test_on_other_devices_a_model_in_tf32_has_the_bits_of_float32():
 @pytest.mark.usefixtures("tensor_cores")
 def test_bill_and_explanation_show_it():
     net, how = classifier(), (LOSS, OPTIMIZER)
-    plain, rounded = (str(net.plan(32, *how, precision=one)) for one in ("float32", "tf32"))
+    plain, rounded = (str(net.plan(32, *how, precision=name)) for name in ("float32", "tf32"))
     assert "TF32" not in plain
     assert rounded == f"{plain}; 5 of 5 contractions in TF32"
     table = str(lm.Model(net, precision="tf32").explain(32, *how))
     assert table.count("contraction in TF32") == 5
-    sizes = {net.max_batch_size("1 MiB", *how, precision=one) for one in ("float32", "tf32")}
+    sizes = {net.max_batch_size("1 MiB", *how, precision=name) for name in ("float32", "tf32")}
     assert len(sizes) == 1
 
 

@@ -99,7 +99,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("dtype", ["float32", "mixed-bfloat16", "float64"])
 def test_a_rate_that_is_set_trains_like_a_schedule_and_compiles_nothing(name, dtype, monkeypatch):
     """0.1 in three training steps, then 0.025."""
-    make, found = OPTIMIZERS[name], []
+    make, runs = OPTIMIZERS[name], []
     step = lm.schedules.PiecewiseConstant([3], [0.1, 0.025])
     for adjustable in (True, False):
         model = lm.Model(network(), seed=1, dtype=dtype)
@@ -113,8 +113,8 @@ def test_a_rate_that_is_set_trains_like_a_schedule_and_compiles_nothing(name, dt
             losses += [*training.run((X, Y), steps=3)]
             assert training.rate == pytest.approx(0.025)
             monkeypatch.undo()
-        found.append(losses)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+        runs.append(losses)
+    np.testing.assert_allclose(runs[0], runs[1], rtol=1e-5)
 
 
 def test_the_rates_of_several_optimizers_have_names():
@@ -215,10 +215,10 @@ def test_logs_have_a_row_for_each_epoch(tmp_path):
     assert [float(row["loss"]) for row in rows] == history["loss"]
     text = lines.read_text().splitlines()
     objects = [json.loads(line, parse_constant=pytest.fail) for line in text]
-    assert [one["loss"] for one in objects] == history["loss"]
-    assert [one["epoch"] for one in objects] == [1, 2, 3]
+    assert [record["loss"] for record in objects] == history["loss"]
+    assert [record["epoch"] for record in objects] == [1, 2, 3]
     # JSON has no such numbers.
-    assert [one["validation_loss"] for one in objects] == [None] * 3
+    assert [record["validation_loss"] for record in objects] == [None] * 3
 
 
 def test_epochs_are_printed(capsys):
@@ -231,7 +231,7 @@ def test_epochs_are_printed(capsys):
 def events(folder):
     """The steps and values of each measure, as TensorBoard shows them."""
     protocol = pytest.importorskip("tensorboardX.proto.event_pb2")
-    found = {}
+    measures = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         text = path.read_bytes()
         while text:
@@ -239,11 +239,12 @@ def events(folder):
             event = protocol.Event.FromString(text[12 : 12 + size])
             text = text[16 + size :]
             if event.session_log.status == protocol.SessionLog.START:
-                found = {k: [one for one in v if one[0] < event.step] for k, v in found.items()}
+                for tag, points in measures.items():
+                    measures[tag] = [point for point in points if point[0] < event.step]
             for value in event.summary.value:
                 number = value.simple_value
-                found.setdefault(value.tag, []).append((event.step, number))
-    return found
+                measures.setdefault(value.tag, []).append((event.step, number))
+    return measures
 
 
 @pytest.mark.parametrize("after", ["the checkpoint", "the event"])
@@ -308,12 +309,12 @@ def test_a_resumed_fit_with_callbacks_equals_one_that_was_not_interrupted(tmp_pa
         saved = {path.name: bits(lm.load(path)) for path in (tmp_path / name).iterdir()}
         return history.values, bits(model), saved
 
-    whole = run("whole", [])
-    assert len(whole[0]["loss"]) == 7
+    uninterrupted = run("whole", [])
+    assert len(uninterrupted[0]["loss"]) == 7
     with pytest.raises(KeyboardInterrupt):
         run("part", [hooked(epoch_begins=interrupt)])
     # A fit that has stopped stays so.
-    assert [run("part", [], resume=True) for _ in range(2)] == [whole] * 2
+    assert [run("part", [], resume=True) for _ in range(2)] == [uninterrupted] * 2
 
 
 # Second fits, and the order of examples -----------------------------------------------------------
@@ -361,15 +362,15 @@ class Averages(lm.Callback):
 
 def test_arrays_within_a_state_are_restored(tmp_path):
     how = {"checkpoint": tmp_path / "checkpoint"}
-    own = {"a": [1, 2.5, None, "text", np.float32(0.5), {"b": (np.arange(3), True)}]}
+    further = {"a": [1, 2.5, None, "text", np.float32(0.5), {"b": (np.arange(3), True)}]}
     model = lm.Model(network(), seed=1)
-    fit([Averages(own)], model, epochs=2, **how)
+    fit([Averages(further)], model, epochs=2, **how)
     second = Averages()
     # Without a state in the checkpoint, a callback begins anew.
     stopping = lm.callbacks.EarlyStopping()
     assert len(fit([second, stopping], epochs=3, resume=True, **how)) == 3
     state = second.restored
-    assert [one.tolist() for one in state["seen"][:2]] == [[1, 1], [2, 2]]
+    assert [counts.tolist() for counts in state["seen"][:2]] == [[1, 1], [2, 2]]
     assert {name: value.tolist() for name, value in state["values"].items()} == {
         name: value.tolist() for name, value in model.parameters().items()
     }
@@ -399,17 +400,17 @@ CONVERT = "Convert it to one of these, and back in restore()."
 
 
 @pytest.mark.cases(
-    ("own", "found", "advice"),
+    ("further", "actual", "advice"),
     ({1}, "set in state()['own']", CONVERT),
     ({"a": [Path("x")]}, f"{type(Path('x')).__name__} in state()['own']['a']['0']", CONVERT),
     ({1: 2}, "the key 1 in state()['own']", "Make keys text: str(key)."),
     (np.array(["a"]), "ndarray in state()['own']", CONVERT),
 )
-def test_a_state_that_a_file_cannot_hold_names_the_callback(own, found, advice, path):
-    assert error_text(DefinitionError, fit, [Averages(own)], checkpoint=path) == (
+def test_a_state_that_a_file_cannot_hold_names_the_callback(further, actual, advice, path):
+    assert error_text(DefinitionError, fit, [Averages(further)], checkpoint=path) == (
         "the state of the callback Averages cannot be stored in a checkpoint\n"
         "  expected  numbers, text, None, arrays of numbers, and lists and dicts of them\n"
-        f"  found     {found}\n"
+        f"  found     {actual}\n"
         f"  {advice}"
     )
 
@@ -492,7 +493,7 @@ def test_a_hook_of_other_arguments_is_refused():
 
 
 @pytest.mark.cases(
-    ("given", "advice"),
+    ("callback", "advice"),
     (lm.callbacks.EarlyStopping, "Make one of the class: EarlyStopping(...)."),
     (lm.schedules.Cosine(0.1, 9), "A schedule is the rate of an optimizer: lm.SGD(schedule)."),
     (lm.SGD(0.1), ""),
@@ -501,12 +502,12 @@ def test_a_hook_of_other_arguments_is_refused():
         "Make it a subclass of lm.Callback; its hook is epoch_ends(self, fit).",
     ),
 )
-def test_what_is_no_callback_is_refused(given, advice):
-    error = refused(DefinitionError, lambda: fit([lm.callbacks.PrintEpochs(), given]))
+def test_what_is_no_callback_is_refused(callback, advice):
+    error = refused(DefinitionError, lambda: fit([lm.callbacks.PrintEpochs(), callback]))
     assert str(error).splitlines()[0] == "in callbacks: this is not a callback"
     assert error.facts == (
         ("expected", "[a function of the history, lm.callbacks.EarlyStopping()]"),
-        ("found", repr(given)),
+        ("found", repr(callback)),
     )
     assert error.advice == advice
 
@@ -628,9 +629,9 @@ def test_reduce_on_plateau_lowers_the_rate(how, values, rates):
     "how", [{}, {"cooldown": 2}, {"threshold": 0.1}, {"threshold": 0}, {"least_rate": 0.04}]
 )
 @pytest.mark.parametrize("monitor", ["validation_loss", "accuracy"])
-@pytest.mark.parametrize("given", [PLATEAU, FINITE_LATE])
-def test_reduce_on_plateau_decides_as_pytorch(given, monitor, how, torch):
-    values = given if monitor == "validation_loss" else [9 - value for value in given]
+@pytest.mark.parametrize("losses", [PLATEAU, FINITE_LATE])
+def test_reduce_on_plateau_decides_as_pytorch(losses, monitor, how, torch):
+    values = losses if monitor == "validation_loss" else [9 - value for value in losses]
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     names = {"least_rate": "min_lr"}
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -732,18 +733,18 @@ def test_names_of_outputs_do_not_decide_which_values_are_better():
         callbacks=[*scripted, *stopping],
         **how,
     )
-    assert {one.monitor: one.best_epoch for one in stopping} == measures
+    assert {callback.monitor: callback.best_epoch for callback in stopping} == measures
 
 
 def test_a_metric_that_is_given_twice_is_known_by_the_name_of_its_history():
-    given = [lm.Perplexity(), lm.Perplexity(ignore_index=0)]
+    measured = [lm.Perplexity(), lm.Perplexity(ignore_index=0)]
     names = ["validation_perplexity", "validation_perplexity_1"]
     stopping = [lm.callbacks.EarlyStopping(name, restore_best=False) for name in names]
-    fit([*(Scripted([3, 2, 1], name) for name in names), *stopping], metrics=given)
-    assert [one.best_epoch for one in stopping] == [3, 3]
+    fit([*(Scripted([3, 2, 1], name) for name in names), *stopping], metrics=measured)
+    assert [callback.best_epoch for callback in stopping] == [3, 3]
     # No other name is replaced.
-    given = [lm.FunctionMetric(share_of_hits, name=name) for name in ("x_2", "x", "x")]
-    assert list(fit([], metrics=given))[1:4] == ["x_2", "x", "x_2_2"]
+    measured = [lm.FunctionMetric(share_of_hits, name=name) for name in ("x_2", "x", "x")]
+    assert list(fit([], metrics=measured))[1:4] == ["x_2", "x", "x_2_2"]
 
 
 @pytest.mark.parametrize("callback", ["EarlyStopping", "ReduceOnPlateau", "SaveModels"])

@@ -184,18 +184,18 @@ def test_wrong_data_and_options_are_refused_before_the_first_training_step(
 
 
 def test_data_in_double_precision_is_converted_with_a_warning_at_the_caller_s_line(recwarn):
-    found = []
+    parameters = []
     for dtype in ("float32", "float64"):
         model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(1)))
         fit(model, (X.astype(dtype), X[:, :1].astype(dtype)), loss=lm.MSE())
-        found.append(model.parameters())
-    assert same(*found)
-    assert [str(one.message).partition(". ")[0] for one in recwarn.list] == [
+        parameters.append(model.parameters())
+    assert same(*parameters)
+    assert [str(warning.message).partition(". ")[0] for warning in recwarn.list] == [
         "input 0 is converted from float64 to float32",
         "target 0 is converted from float64 to float32",
     ]
-    assert {one.filename for one in recwarn.list} == {fit.__code__.co_filename}
-    assert {one.category for one in recwarn.list} == {LaminaWarning}
+    assert {warning.filename for warning in recwarn.list} == {fit.__code__.co_filename}
+    assert {warning.category for warning in recwarn.list} == {LaminaWarning}
 
 
 def test_a_data_set_with_a_dtype_is_converted_without_a_warning():
@@ -241,10 +241,10 @@ def test_a_loss_of_validation_data_that_is_not_finite_is_said(examined, said, mo
     with pytest.warns(LaminaWarning) as caught:
         history = fit(model, validation=examined)
     assert len(history) == 3
-    assert {str(one.message) for one in caught} == {f"validation_loss is nan{said}"}
+    assert {str(warning.message) for warning in caught} == {f"validation_loss is nan{said}"}
     with pytest.warns(LaminaWarning) as caught:
         model.evaluate(examined, lm.CrossEntropy())
-    assert [str(one.message) for one in caught] == [f"loss is nan{said}"]
+    assert [str(warning.message) for warning in caught] == [f"loss is nan{said}"]
 
 
 def test_an_unknown_class_inside_a_function_ends_the_fit():
@@ -276,8 +276,8 @@ def history():
 )
 def test_an_unknown_name_lists_the_known_ones_and_says_what_it_is_called(history, name, advice):
     early = History(measured=history.measured)  # before the first epoch has ended
-    for one in (history, early):
-        assert error_text(UnknownNameError, one.__getitem__, name) == (
+    for recorded in (history, early):
+        assert error_text(UnknownNameError, recorded.__getitem__, name) == (
             f"in history: nothing named {name!r} was measured\n"
             "  expected  loss, accuracy, validation_loss, validation_accuracy\n"
             f"  found     {name!r}\n"

@@ -82,13 +82,13 @@ RESUMED = {
 def test_a_resumed_fit_has_the_bits_of_one_in_a_single_call(name, path):
     make, how = RESUMED[name]
     how = {**how, "validation": TEST}
-    whole, again = make(), make()
-    history = fit(whole, epochs=4, **how)
+    single, again = make(), make()
+    history = fit(single, epochs=4, **how)
     fit(make(), epochs=1, checkpoint=path, **how)
     resumed = fit(again, epochs=4, checkpoint=path, resume=True, **how)
     assert resumed.values == history.values
     assert same(resumed.averaged_parameters, history.averaged_parameters)
-    assert same(again.parameters() | again.states(), whole.parameters() | whole.states())
+    assert same(again.parameters() | again.states(), single.parameters() | single.states())
     if name == "skipped steps":
         assert history["skipped_steps"][:1] == [4]
         assert history["skipped_steps"][-1] == 0
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_fit_is_refused_and_the_model_kept(name, path):
     contents, before = path.read_bytes(), model.parameters()
     text = error_text(DefinitionError, lambda: fit(model, checkpoint=path, resume=True, **how))
     assert not name or "the checkpoint was written by a fit with other options" in text
-    assert all(one in text for one in (name, *texts))
+    assert all(part in text for part in (name, *texts))
     assert same(model.parameters(), before)
     assert path.read_bytes() == contents
 
@@ -191,11 +191,11 @@ def test_errors_of_a_checkpoint_name_the_file_and_have_no_cause_but_those_of_cal
     fit(lm.Model(network()), epochs=1, checkpoint=path, callbacks=[Restored(DataError("mine"))])
     for error, where in ((FileFormatError("damaged"), str(path)), (DataError("mine"), "")):
         how = {"checkpoint": path, "resume": True, "callbacks": [Restored(error)]}
-        found = refused(type(error), fit, lm.Model(network()), **how)
-        assert found is error
-        assert found.where == where
-        assert (found.__cause__ is None) == bool(where)
-        assert found.__suppress_context__
+        raised = refused(type(error), fit, lm.Model(network()), **how)
+        assert raised is error
+        assert raised.where == where
+        assert (raised.__cause__ is None) == bool(where)
+        assert raised.__suppress_context__
 
 
 def test_a_checkpoint_that_was_truncated_is_refused_with_ways_to_go_on(path):

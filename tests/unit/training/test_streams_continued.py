@@ -137,10 +137,10 @@ DROPPED = ("window", "batches as they are")
 @pytest.mark.cases(
     ("name", "drop_last"),
     *(
-        pytest.param(one, False, marks=[pytest.mark.sampled] * (one not in FEW))
-        for one in CONTINUED
+        pytest.param(source, False, marks=[pytest.mark.sampled] * (source not in FEW))
+        for source in CONTINUED
     ),
-    *(pytest.param(one, True, marks=pytest.mark.sampled) for one in DROPPED),
+    *(pytest.param(source, True, marks=pytest.mark.sampled) for source in DROPPED),
 )
 def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp_path, monkeypatch):
     """A killed process leaves the file as it was written last, whatever ran since then."""
@@ -171,9 +171,9 @@ def test_the_rate_of_an_epoch_that_is_continued_is_that_of_its_begin(path):
     how = {"epochs": 4, "optimizer": falling, "record": ["rate"]}
     with failing(7):
         trained(TRAIN, checkpoint=path, checkpoint_steps=1, **how)
-    part, whole = trained(TRAIN, checkpoint=path, resume=True, **how), trained(TRAIN, **how)
-    assert part[1].values == whole[1].values
-    assert len(set(whole[1]["rate"])) == 4
+    part, unbroken = trained(TRAIN, checkpoint=path, resume=True, **how), trained(TRAIN, **how)
+    assert part[1].values == unbroken[1].values
+    assert len(set(unbroken[1]["rate"])) == 4
 
 
 def test_a_shuffling_loader_of_pytorch_continues_in_its_order(torch, path):
@@ -186,8 +186,8 @@ def test_a_shuffling_loader_of_pytorch_continues_in_its_order(torch, path):
 
     with failing(7):
         fitted(make, checkpoint=path, checkpoint_steps=1)
-    whole, part = fitted(make), fitted(make, checkpoint=path, resume=True)
-    assert same(whole[0], part[0])
+    uninterrupted, part = fitted(make), fitted(make, checkpoint=path, resume=True)
+    assert same(uninterrupted[0], part[0])
 
 
 def test_a_source_with_a_state_reads_nothing_again(path):

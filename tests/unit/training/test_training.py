@@ -38,14 +38,14 @@ from lamina.training.epochs import batches_after
 
 def test_a_run_gives_the_same_bits_as_single_training_steps():
     stepped, run = lm.Model(network()), lm.Model(network())
-    with training(stepped) as one, training(run) as other:
+    with training(stepped) as stepping, training(run) as running:
         losses = []
         for epoch in range(2):
             for start in range(0, 50, 8):
                 rows = TRAIN.order(3, epoch)[start : start + 8]
-                losses.append(float(one.step(TRAIN.inputs[rows], TRAIN.targets[rows])))
-        found = other.run(TRAIN, steps=14, seed=3)
-    np.testing.assert_array_equal(found, np.array(losses, "float32"))
+                losses.append(float(stepping.step(TRAIN.inputs[rows], TRAIN.targets[rows])))
+        run_losses = running.run(TRAIN, steps=14, seed=3)
+    np.testing.assert_array_equal(run_losses, np.array(losses, "float32"))
     assert same(stepped.parameters(), run.parameters())
 
 
@@ -92,11 +92,11 @@ def test_a_loss_is_a_number_like_floats():
             assert function(second, loss) == function(second, value)
         assert function(loss, other) == function(value, float(other))
         array = np.array([0.5, 2.0], np.float32)
-        for found, expected in (
+        for result, expected in (
             (function(loss, array), function(value, array)),
             (function(array, loss), function(array, value)),
         ):
-            np.testing.assert_array_equal(found, expected, strict=True)
+            np.testing.assert_array_equal(result, expected, strict=True)
     assert statistics.mean([loss, other]) == statistics.mean([value, float(other)])
     np.testing.assert_array_equal(np.from_dlpack(loss), np.asarray(value), strict=True)
     with pytest.raises(TypeError, match="unsupported operand"):
@@ -206,12 +206,12 @@ def test_a_loss_may_do_without_targets():
 
 
 def test_two_trainings_can_be_attached_to_one_model(model):
-    with training(model) as one, training(model, optimizer=lm.SGD(0.1)) as other:
-        one.step(X, Y)
+    with training(model) as first, training(model, optimizer=lm.SGD(0.1)) as second:
+        first.step(X, Y)
         between = model.parameters()
-        other.step(X, Y)
+        second.step(X, Y)
         assert not same(model.parameters(), between)
-        assert (one.steps_done, other.steps_done) == (1, 1)
+        assert (first.steps_done, second.steps_done) == (1, 1)
 
 
 def test_a_training_shares_the_parameters_with_its_model(model):
@@ -251,10 +251,10 @@ def test_every_use_of_a_training_released_by_an_error_is_refused_and_the_model_w
 def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_size():
     sizes, full = (8, 3, 4, 5, 6, 7, 2), 8
     net = lm.Sequential(lm.Input(4), lm.Linear(3))
-    one, other = (lm.Model(net, seed=0) for _ in range(2))
+    first, second = (lm.Model(net, seed=0) for _ in range(2))
     how = {"loss": lm.MSE(), "optimizer": lm.Adam(), "batch_size": full}
     sample = Dataset(normal(full, 4), normal(full, 3), weights=np.ones(full, "float32"))
-    with one.training(**how) as plain, other.training(**how, data=sample) as filled:
+    with first.training(**how) as plain, second.training(**how, data=sample) as filled:
         for number, size in enumerate(sizes):
             x, y, weights = normal(full, 4), normal(full, 3), np.arange(full) < size
             with warnings.catch_warnings(record=True) as caught:
@@ -268,8 +268,8 @@ def test_many_batch_sizes_are_a_warning_with_advice_that_trains_the_same_in_one_
                     "training.step(x, y, weights=w) of a training made with "
                     "data=lm.data.Dataset(x, y, weights=w), or batches (x, y, w) of a stream."
                 )
-            found = filled.step(x, y, weights=weights.astype("float32"))
-            assert float(found) == pytest.approx(loss, rel=1e-5)
+            filled_loss = filled.step(x, y, weights=weights.astype("float32"))
+            assert float(filled_loss) == pytest.approx(loss, rel=1e-5)
         assert len(filled._programs._programs) == 1
 
 
@@ -495,8 +495,8 @@ def test_threads_with_one_model_or_function_get_their_own_results(model):
             assert model.predict(normal(size + number, 4)).shape[0] == size + number
         for _ in range(1000):
             np.testing.assert_array_equal(model.predict(inputs[number]), expected[number])
-            (found,) = double(np.full(3, number, "float32"))
-            assert (found == 2 * number).all()
+            (doubled,) = double(np.full(3, number, "float32"))
+            assert (doubled == 2 * number).all()
 
     in_threads(work)
 
@@ -517,8 +517,8 @@ def test_predictions_during_a_training_never_see_a_partial_update():
                     trainer.step(x, y)
             stop.set()
         while not stop.is_set():
-            found = model.predict(x)
-            np.testing.assert_array_equal(found, np.tile(found[:, :1], (1, 300)))
+            predictions = model.predict(x)
+            np.testing.assert_array_equal(predictions, np.tile(predictions[:, :1], (1, 300)))
 
     in_threads(work, 2)
 
@@ -570,13 +570,13 @@ def test_a_training_continues_from_a_restored_state(model):
 
 
 def test_a_state_is_a_copy_and_one_that_does_not_fit_is_refused_and_changes_nothing(model):
-    with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as one, training(model) as other:
+    with training(model, optimizer=lm.SGD(0.1, momentum=0.9)) as momentum, training(model) as other:
         state = other.state()
         kept = {name: value.copy() for name, value in state.items()}
         other.step(X, Y)
         assert same(state, kept)
         before = other.state()
-        error = refused(DefinitionError, lambda: other.restore(one.state()))
+        error = refused(DefinitionError, lambda: other.restore(momentum.state()))
         wrong = {name: value[..., None] for name, value in before.items()}
         refused(DefinitionError, lambda: other.restore(wrong))
         assert same(other.state(), before)
@@ -598,16 +598,16 @@ def test_a_run_takes_the_batches_of_one_epoch_after_another(examples, size, drop
     ]
     skipped = len(epochs[0]) - 1
     done = 2 * len(epochs[0]) + skipped
-    found = batches_after(data, size, done, 20, 3, drop_last=drop_last)
-    taken = [rows.tolist() for rows in chain.from_iterable(found)]
+    batches = batches_after(data, size, done, 20, 3, drop_last=drop_last)
+    taken = [rows.tolist() for rows in chain.from_iterable(batches)]
     assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
 
 
 def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch):
     model = lm.Model(lm.Sequential(lm.Input(2), lm.Linear(1)))
     calls = []
-    with model.training(lm.MSE(), lm.SGD(0.1), 4) as one:
-        executable = one._program(4).executable
+    with model.training(lm.MSE(), lm.SGD(0.1), 4) as trainer:
+        executable = trainer._program(4).executable
         run_many = executable.run_many
 
         def counted(resident, rows, names):
@@ -616,7 +616,7 @@ def test_many_epochs_of_a_small_data_set_are_one_call(monkeypatch):
 
         monkeypatch.setattr(executable, "run_many", counted)
         # An epoch of 4 examples is one training step.
-        losses = one.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
+        losses = trainer.run((np.ones((4, 2), "float32"), np.ones((4, 1), "float32")), 10_000)
     assert len(losses) == sum(calls) == 10_000
     # One training step, two, four, ..., until they take as long as a piece should.
     assert len(calls) < 40

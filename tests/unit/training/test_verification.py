@@ -53,9 +53,9 @@ def test_a_sound_network_passes(network, loss):
 
 def test_every_parameter_and_every_engine_is_checked_and_shown_as_a_table():
     report = lm.verify(*SOUND["a classifier"])
-    found = [finding.what for finding in report.findings]
-    assert found[:4] == [f"gradient of {n}.{name}" for n in (1, 3) for name in ("weight", "bias")]
-    assert "training step on interpreter" in found[4:]
+    checks = [finding.what for finding in report.findings]
+    assert checks[:4] == [f"gradient of {n}.{name}" for n in (1, 3) for name in ("weight", "bias")]
+    assert "training step on interpreter" in checks[4:]
     lines = str(report).splitlines()
     assert lines[0].split() == ["check", "deviation", "tolerance"]
     assert lines[-1] == "all checks passed"
@@ -68,16 +68,17 @@ def test_an_engine_that_does_not_update_a_parameter_is_found(monkeypatch):
     steps = verification._changes
 
     def spoilt(*arguments):
-        found = steps(*arguments)
+        changes = steps(*arguments)
         if arguments[4] == "cpu":
-            start, change = found["1.weight"]
-            found["1.weight"] = start, 0 * change
-        return found
+            start, change = changes["1.weight"]
+            changes["1.weight"] = start, 0 * change
+        return changes
 
     assert lm.verify(network, lm.MSE()).passed
     monkeypatch.setattr(verification, "_changes", spoilt)
     report = lm.verify(network, lm.MSE())
-    assert [one.what for one in report.findings if not one.passed] == ["training step on cpu"]
+    failed = [finding.what for finding in report.findings if not finding.passed]
+    assert failed == ["training step on cpu"]
 
 
 def test_an_engine_that_cannot_run_is_reported_as_skipped(monkeypatch):
