@@ -330,8 +330,8 @@ def _emit_join(module: Module, machine: str) -> None:
         over = _load_atomic(code, end, I64, "acquire")
         code.leave_when(over.differs(0), after)
         word = _load_atomic(code, claims, I64, "monotonic")
-        own_chunks = (word >> _CHUNKS_SHIFT) & MOST_CHUNKS
-        with code.when(own_chunks.equals(0)), code.loop(0, _SPINS_WITHOUT_SLICE):
+        chunks = (word >> _CHUNKS_SHIFT) & MOST_CHUNKS
+        with code.when(chunks.equals(0)), code.loop(0, _SPINS_WITHOUT_SLICE):
             emit_pause(code, machine)
         ran_any = code.call("work", I64, state, thread)
         with code.when(ran_any.equals(0)):

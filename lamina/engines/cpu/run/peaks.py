@@ -97,11 +97,9 @@ def _of_vectors(module: Module, processor: HostProcessor, dtype: DType) -> _Micr
     lanes = processor.vector_bytes // max(dtype.itemsize, 4)
     name = "double" if dtype.itemsize == 8 else "float"
     tile_m, tile_n = largest_tile_m(processor, VECTORS), VECTORS * lanes
-    own_sums = tuple(row * tile_n for row in range(tile_m))
+    left, sums = tuple(range(tile_m)), tuple(row * tile_n for row in range(tile_m))
     loops = ((_K, tile_m),)
-    tile = Tile(
-        *(tuple(range(tile_m)), own_sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired
-    )
+    tile = Tile(*(left, sums, VECTORS, lanes, lanes, name, loops, tile_n), paired=paired)
     sizes = _K * tile_m, _K * tile_n, tile_m * tile_n
     operations = (4 if paired else 2) * _K * sizes[-1]
     return _MicroKernel(emit_tile(module, tile), (), sizes, operations)

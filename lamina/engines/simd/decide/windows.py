@@ -33,8 +33,10 @@ from lamina.program.windows import DATA_GRADIENT, Sliding, loaded
 IMPLICIT_GEMM, WEIGHT_GRADIENT, COL2IM = "implicit GEMM", "weight gradient", "col2im"
 # The algorithms for convolutions, and for gradients of weights.
 _ALL_FILTERINGS = (*FILTERINGS.values(), *ROUNDED_FILTERINGS.values())
-WINOGRAD = {one: f"Winograd {one.name}" for one in _ALL_FILTERINGS}
-WINOGRAD_WEIGHT_GRADIENT = {one: f"Winograd {one.gradient_name}" for one in _ALL_FILTERINGS}
+WINOGRAD = {filtering: f"Winograd {filtering.name}" for filtering in _ALL_FILTERINGS}
+WINOGRAD_WEIGHT_GRADIENT = {
+    filtering: f"Winograd {filtering.gradient_name}" for filtering in _ALL_FILTERINGS
+}
 
 
 @frozen_dataclass

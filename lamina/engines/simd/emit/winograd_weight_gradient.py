@@ -55,7 +55,7 @@ class WinogradWeightGradient(TransformedTiles):
         self._panel_sums = self._products * self._sums_stride
         self._item_sums = self._panel_sums * schedule.panels_at_once
         # The elements of sums at the beginning of the thread's memory.
-        self._own_sums = [self._item_sums if self._blocks == 1 else 0]
+        self._thread_sums = [self._item_sums if self._blocks == 1 else 0]
         self._elements = [side.element for side in plane if side.element is not None]
 
     def write(self) -> list[WrittenKernel]:
@@ -109,7 +109,7 @@ class WinogradWeightGradient(TransformedTiles):
         numbers, used = "batch outer start first last piece", reads_of(self._step)
         points, code, arguments = self._begin(label, numbers, "sums", used)
         batch, outer, start, first, last, piece, sums = arguments
-        copied, left, *_ = self._memory(code, block, before=self._own_sums)
+        copied, left, *_ = self._memory(code, block, before=self._thread_sums)
         with points.bound(self._batch, batch), points.bound(self._piece, piece):
             self._transform_chunk(points, (outer, start), block, copied, left)
         with code.loop(first, last) as loop:
@@ -123,7 +123,7 @@ class WinogradWeightGradient(TransformedTiles):
         numbers, used = "batch outer start number", reads_of(self._step)
         points, code, (batch, outer, start, number, sums) = self._begin(name, numbers, "sums", used)
         n_start = number * self._panels.width
-        _, left, factors, _ = self._memory(code, block, before=self._own_sums)
+        _, left, factors, _ = self._memory(code, block, before=self._thread_sums)
         right = replace(factors, stride=self._matrix_stride(self._tiles(block) * panel.width))
         with points.bound(self._batch, batch):
             self._transform_right(points, (outer, start), block, panel, n_start, right)
@@ -216,8 +216,8 @@ class WinogradWeightGradient(TransformedTiles):
             write_narrowing(self._context, narrowing, self._step, along, panel, self._step.k[-2:])
         name, numbers = f"{kind}_gradients", "batch panel number"
         _, code, (batch, number, vector, sums) = self._begin(name, numbers, "sums", frozenset())
-        own_sizes = (*self._own_sums, lanes * size, lanes, lanes * window**2)
-        _, gradients, nonzero, words = self._arrays(code, own_sizes)
+        thread_sizes = (*self._thread_sums, lanes * size, lanes, lanes * window**2)
+        _, gradients, nonzero, words = self._arrays(code, thread_sizes)
         n_start = number * self._panels.width
         first = vector * lanes
         last = code.minimum(first + lanes, self._all_channels)
