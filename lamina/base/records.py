@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are cheap to define.
+"""Frozen dataclasses that are cheap to define, and their values from JSON.
 
 `dataclass(frozen=True)` writes six methods for each class as text and compiles them: 0.3 ms a
 class, and a first training defines two hundred. Here only `__init__` is compiled, when it is first

@@ -94,7 +94,7 @@ class ShieldedThread:
         atexit.register(self._close)
 
     def _begin(self) -> None:
-        # Held by the thread as long as it lives, so that there is never a second one.
+        # The thread holds it while it lives, so that there is never a second thread.
         self._lifetime_lock = threading.Lock()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._identity = 0

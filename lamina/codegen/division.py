@@ -69,7 +69,7 @@ def _remainder(module: Module, type: Type) -> str:
     power = exponent - (shape.bias + shape.mantissa)
     result = scaled(code, code.convert("uitofp", rest, type.element), power)
     result = code.intrinsic("copysign", result, x)
-    # If x has the smaller exponent, it is smaller than y; so is every finite x if y is infinite.
+    # x is the result if it has the smaller exponent: then it is smaller than y, also an infinite y.
     result = code.select(distance < 0, x, result)
     endless = code.intrinsic("fabs", x).equals(math.inf)
     undefined_here = endless | nothing | code.compare("uno", x, y)

@@ -106,7 +106,7 @@ class Nest:
         self.lanes = saved
 
     def bind(self, bound: Axis | str, value: Value) -> None:
-        """The axis, or the local of this name, has this value in the innermost level."""
+        """Sets the value of an axis, or of a local by its name, in the innermost level."""
         self._levels[-1].bound[bound] = value
 
     @property

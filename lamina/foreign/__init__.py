@@ -1,6 +1,6 @@
 """What names of PyTorch, Keras, NumPy and scikit-learn are called here, for the advice of errors.
 
-Comes in: a name. Leaves: advice. Read `names.txt` first: the table, read when an error needs it.
+Comes in: a name. Leaves: advice. Read `names.txt` first: the table, loaded when an error needs it.
 """
 
 from __future__ import annotations

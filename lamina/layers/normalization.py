@@ -329,7 +329,7 @@ def _by_averages(
 def _scale_and_shift(
     scope: Scope, layer: BatchNorm | InstanceNorm, variance: Tensor, offset: Tensor
 ) -> _Pair:
-    """The factor of each channel, and the offset times the factor, plus the bias."""
+    """For each channel weight / sqrt(variance + epsilon), and offset times this plus bias."""
     scale = ops.reciprocal(ops.sqrt(variance + layer.epsilon))
     if layer.affine:
         scale = scale * scope.parameter("weight", static(variance.shape), Constant(1.0))

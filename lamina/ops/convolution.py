@@ -1,7 +1,7 @@
 """Convolution: a contraction over windows, in any number of dimensions, and its gradients.
 
 Tensors are [batch, channels, ...] and weights [outputs, inputs / groups, ...], as PyTorch's.
-`convolution_layouts` computes them.
+`convolution_layouts` makes contractions of them.
 
 The arithmetic follows Dumoulin and Visin: A guide to convolution arithmetic for deep learning
 (2016).

@@ -25,7 +25,7 @@ QUIET = 0x400000
 def rounded_to_tf32(x: Array) -> Array:
     """Float32 rounded to TF32."""
     bits = np.asarray(x, np.float32).view(np.uint32)
-    # A carry out of the fraction enlarges the exponent: of the largest number, to infinity.
+    # A carry out of the fraction increments the exponent; the largest number becomes infinity.
     nearest = np.where(np.isnan(x), bits | np.uint32(QUIET), bits + np.uint32(HALF_DIGIT))
     return np.asarray(nearest & np.uint32(KEPT_BITS)).view(np.float32)
 

@@ -1,4 +1,4 @@
-"""Arrays that are given by the names of inputs and outputs, and their order."""
+"""Names of the inputs and outputs of a network, and the order of arrays given by them."""
 
 from __future__ import annotations
 

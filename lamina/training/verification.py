@@ -203,7 +203,7 @@ def _gradient_findings(network: Network, loss: Loss, dataset: Dataset, seed: int
 def _deviation(
     loss_at: Callable[[Array], float], start: Array, direction: Array, slope: Array, smallest: float
 ) -> float:
-    """The deviation of differences of the loss from its slope, divided by at least `smallest`."""
+    """How far differences of the loss are from its slope, relative to that, or to `smallest`."""
     exact = float((slope * direction).sum())
     size = max(abs(exact), float(np.linalg.norm(slope)), smallest)
     scale = DIFFERENCE * max(1.0, float(np.abs(start).max(initial=0.0)))

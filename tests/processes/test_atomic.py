@@ -121,16 +121,18 @@ def test_contents_are_synced_before_the_rename_and_the_folder_after_it(tmp_path,
 LEFT = ".lamina-0123456789abcdef.tmp"
 
 
-def test_temporary_files_of_a_killed_process_are_removed_by_the_next_writer(tmp_path):
+def test_a_killed_writer_leaves_the_old_file_and_one_that_the_next_writer_removes(tmp_path):
     """The process is killed while it waits for the disk."""
+    (tmp_path / "file").write_bytes(b"old")
     script = f"""
 import os, signal
 from lamina.files.atomic import write_atomically
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-write_atomically({str(tmp_path / "killed")!r}, b"half of it")
+write_atomically({str(tmp_path / "file")!r}, b"half of it")
 """
     run_python("-c", script)
-    (left,) = names(tmp_path)
+    left, file = names(tmp_path)
+    assert (tmp_path / file).read_bytes() == b"old"
     assert left.startswith(".lamina-")
     assert left.endswith(".tmp")
     write_atomically(tmp_path / "file", b"data")

@@ -10,7 +10,7 @@ used, everything is compiled. Read `folders.py` first.
     objects/0/ ... objects/f/   shards, by the first digit of an entry's name
     objects/0/written           a byte for each KiB written since this shard was last trimmed
 
-The time to write an entry does not grow with their number: a shard is listed after many writes.
+The time to write an entry does not depend on their number: shards are listed once in many writes.
 """
 
 from __future__ import annotations

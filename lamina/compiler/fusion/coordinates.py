@@ -1,4 +1,4 @@
-"""Coordinates: tensors that one step reads at several coordinates.
+"""Tensors that are stored, because one step reads them at several coordinates.
 
 A step computes an expression again at each of the coordinates at which it reads it. Bilinear
 sampling reads four elements of its operand for each element of its result, so a chain of three

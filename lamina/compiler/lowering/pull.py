@@ -137,7 +137,7 @@ class Puller:
         return scalar
 
     def choose_coordinates(self, member: Tensor, axes: Sequence[Axis]) -> None:
-        """Decides at which coordinates a member is computed, one for each point of the axes."""
+        """Decides which of its elements a member computes at each point of the axes."""
         for coordinates in candidate_coordinates(member, axes, self.locations):
             self.computed_at[member] = coordinates
             try:

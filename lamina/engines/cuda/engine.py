@@ -1,4 +1,4 @@
-"""The CUDA engine: programs as kernels for Nvidia's GPUs."""
+"""Opening a GPU of Nvidia by its name, as an engine."""
 
 from __future__ import annotations
 

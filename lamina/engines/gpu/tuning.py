@@ -228,7 +228,7 @@ def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
 
 
 def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[tuple[int, ...]]:
-    """Numbers of equal steps, not mostly launches, of `LEAST_SHARE` of the time, longest first."""
+    """Groups of equal steps of `LEAST_SHARE` of the time, not mostly launches, longest first."""
     equal: dict[object, list[int]] = defaultdict(list)
     # The bytes that take as long to move as a step.
     bytes_: dict[object, float] = defaultdict(float)

@@ -54,8 +54,8 @@ from lamina.program.windows import loaded
 ITEM_M = 128
 # The images of a work item take 1 / this of the L2 cache.
 IMAGE_SHARE = 3
-# The fewest work items if there are few tiles, for any number of workers; and if there are few
-# panels, and each work item copies images.
+# A weight gradient with fewer register tiles is split along K into about so many work items, for
+# any number of threads; with pairs of bfloat16 one with fewer panels, whose items copy images.
 ITEMS_OF_FEW_TILES, ITEMS_OF_FEW_PANELS = 16, 8
 # The fewest k that are summed before sums are stored to memory.
 SHORTEST_CHUNK = 256

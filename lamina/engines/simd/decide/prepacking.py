@@ -1,4 +1,4 @@
-"""The right operands that are packed before the contractions that use them, and the times.
+"""The right operands that are packed before the contractions that use them, and when.
 
 - Operands that depend only on parameters that the program does not write are packed after the
   parameters have changed: inference packs its weights once.
