@@ -136,7 +136,7 @@ class Layout:
     def applied(self, windowed: Tensor, weight: Tensor, channels: str) -> Tensor:
         """The contraction of windows with a weight: [batch, channels, positions...].
 
-        `channels` labels the channels of the windows, `"c"` or `"o"`; the result has the other label.
+        `channels` labels the channels of the windows, `"c"` or `"o"`; the result has the other.
         """
         axes, grouped = self.axes, self.axes.grouped(weight)
         if axes.is_depthwise:
