@@ -243,7 +243,7 @@ def test_a_foreign_call_is_right_or_refused_with_the_right_spelling(framework, c
         called(f"{name}.{ours}" if name else ours)
 
 
-def known(name, package="lamina"):
+def has_row(name, package="lamina"):
     """Whether a name has a row or an entry that says what it is called here."""
     prefix = {"lamina.layers.init": "init.", "lamina.learning.schedules": "schedules."}
     begins = prefix.get(package, "") + name + "("
@@ -268,7 +268,7 @@ SAME = {"Input", "Layer", "Sequential"}
     (data.KERAS_INITIALISERS, "lamina.layers.init"),
 )
 def test_every_name_of_the_frameworks_has_a_row(names, package):
-    lacking = [n for n in names.split() if n not in SAME and not known(n, package)]
+    lacking = [n for n in names.split() if n not in SAME and not has_row(n, package)]
     assert lacking == []
 
 
@@ -287,12 +287,12 @@ def test_every_class_with_another_name_there_has_a_row():
 
 
 SOURCED = {
-    f"{prefix}{name}": one
+    f"{prefix}{name}": cls
     for prefix, package in (("", lm), ("init.", lm.init), ("schedules.", lm.schedules))
     for name in dir(package)
-    if isinstance(one := getattr(package, name), type)
-    and issubclass(one, lm.layers.layer.Sourced)
-    and dataclasses.is_dataclass(one)
+    if isinstance(cls := getattr(package, name), type)
+    and issubclass(cls, lm.layers.layer.Sourced)
+    and dataclasses.is_dataclass(cls)
 }
 
 

@@ -204,7 +204,7 @@ RECORDS = {
         lambda init: init((4, 3), 0, 0).shape == (4, 3),
         {"shape": (4, 3), "seed": 0, "stream": 0},
     ),
-    "lamina.layers.regularizers": (lambda one: one(lm.Input(3)), {"parameter": A_PREDICTION}),
+    "lamina.layers.regularizers": (lambda term: term(lm.Input(3)), {"parameter": A_PREDICTION}),
     "lamina.layers": (applied, {}),
     "lamina.learning.clipping": (
         lambda clip: len(clip([lm.Input(3), lm.Input(2)])) == 2,

@@ -51,7 +51,7 @@ NETWORKS = {
     ],
     "deep": lambda: [
         lm.Input(24),
-        *(one for _ in range(8) for one in (lm.Linear(24), lm.Tanh())),
+        *(layer for _ in range(8) for layer in (lm.Linear(24), lm.Tanh())),
         lm.Linear(2),
     ],
     "dropout": lambda: [

@@ -96,12 +96,12 @@ ROUNDINGS = {
 }
 
 
-def given(name, role, *shape):
+def operand(name, role, *shape):
     return leaf(name, role, shape or (SIZE, SIZE), float32)
 
 
 def program_of(rounding, outputs, updates=(), **costs):
-    named = tuple((f"y{number}", one) for number, one in enumerate(outputs))
+    named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
     graph = ROUNDINGS[rounding](Graph((), named, tuple(updates)))
     return compile_graph(graph, batch=1, name="test", target=replace(STORING, **costs))
 
@@ -118,7 +118,7 @@ def operands_of(program):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_a_parameter_has_a_copy_that_is_made_first_and_updated_with_it(rounding):
-    x, weight = given("x", "input"), given("weight", "parameter")
+    x, weight = operand("x", "input"), operand("weight", "parameter")
     product = ops.matmul(x, weight)
     back = ops.matmul(product, ops.transpose(weight, (1, 0)))
     gradient = ops.matmul(ops.transpose(x, (1, 0)), back)
@@ -137,7 +137,7 @@ def test_a_parameter_has_a_copy_that_is_made_first_and_updated_with_it(rounding)
 
 
 def test_a_computed_tensor_is_stored_in_float32_only_if_something_reads_that():
-    x, weights = given("x", "input"), [given(f"w{n}", "parameter") for n in range(2)]
+    x, weights = operand("x", "input"), [operand(f"w{n}", "parameter") for n in range(2)]
     hidden = ops.tanh(ops.matmul(x, weights[0]))
     products = [ops.matmul(hidden, weights[1])]
 
@@ -152,9 +152,9 @@ def test_a_computed_tensor_is_stored_in_float32_only_if_something_reads_that():
     assert stored([*products, ops.sum(hidden, 1)]) == 5
 
 
-X, WEIGHTS = given("x", "input"), [given(f"w{number}", "parameter") for number in range(3)]
+X, WEIGHTS = operand("x", "input"), [operand(f"w{number}", "parameter") for number in range(3)]
 PRODUCT = ops.matmul(X, WEIGHTS[0])
-IMAGE, KERNEL = given("x", "input", 4, 8, 9, 9), given("w", "parameter", 8, 8, 3, 3)
+IMAGE, KERNEL = operand("x", "input", 4, 8, 9, 9), operand("w", "parameter", 8, 8, 3, 3)
 # Results, costs, and the number of steps, those included that prepare copies, and of these.
 STORED = {
     "a parameter without an update": ([PRODUCT], {}, 3, 1),
@@ -171,12 +171,12 @@ def test_an_operand_is_stored_if_that_costs_less(results, costs, steps, prepared
     program = program_of(rounding, results, **costs)
     assert (len(program.steps), program.prepared) == (steps, prepared)
     assert (program.prepared > 0) == {"x", "w0"}.isdisjoint(operands_of(program))
-    empty = given("x", "input", SIZE, 0), given("w", "parameter", 0, SIZE)
+    empty = operand("x", "input", SIZE, 0), operand("w", "parameter", 0, SIZE)
     assert program_of(rounding, [ops.matmul(*empty)]).prepared == 0
 
 
 def test_only_inputs_that_are_only_rounded_are_rounded_while_they_are_gathered():
-    x, y, weight = given("x", "input"), given("y", "input"), given("weight", "parameter")
+    x, y, weight = operand("x", "input"), operand("y", "input"), operand("weight", "parameter")
     outputs = [ops.matmul(x, weight), ops.matmul(y, weight), ops.sum(y, 0)]
     program = program_of("bfloat16", outputs)
     ((name, number),) = rounding_steps(program).items()

@@ -138,7 +138,7 @@ UNEVEN = np.split(np.arange(29), np.cumsum([5, 1, 8, 12]))
     (batches_of(TRAIN, 20), {"epochs": 1, "drop_last": True}, [IN_ORDER[:-1]]),
     # Batches as they are.
     (
-        Stream([(TRAIN.inputs[one], TRAIN.targets[one]) for one in UNEVEN], regroup=False),
+        Stream([(TRAIN.inputs[rows], TRAIN.targets[rows]) for rows in UNEVEN], regroup=False),
         *({"epochs": 2}, [UNEVEN] * 2),
     ),
     # An epoch continues the stream of the one before.

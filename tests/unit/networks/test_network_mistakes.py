@@ -170,8 +170,8 @@ SCOPE_FIRST = (
         "  Several inputs or branches need lm.Network(inputs=[...], outputs=...).",
     ),
     *(
-        (lambda one=one: lm.Sequential(lm.Input(4), one), DefinitionError, "  position  1\n")
-        for one in (5, "relu", None, [lm.ReLU()])
+        (lambda layer=layer: lm.Sequential(lm.Input(4), layer), DefinitionError, "  position  1\n")
+        for layer in (5, "relu", None, [lm.ReLU()])
     ),
     (
         lambda: lm.Sequential(lm.Input(4), lm.ReLU),

@@ -309,7 +309,7 @@ REFUSED = [
 ]
 
 
-def whole(name, target, value, index=0):
+def row_loop(name, target, value, index=0):
     return loop(write(Store(target, ROW + index, value), axes=()), name=name)
 
 
@@ -324,7 +324,7 @@ BUFFERS = {
     "a": Buffer("a", "temporary", (4,), float32),
     "b": Buffer("b", "temporary", (4,), float32),
 }
-FIRST, SECOND = whole("first", "a", doubled("x")), whole("second", "b", doubled("a"))
+FIRST, SECOND = row_loop("first", "a", doubled("x")), row_loop("second", "b", doubled("a"))
 OF_A, OF_B = Allocation("a", 0, 16, 0, 1), Allocation("b", 16, 16, 1, 2)
 SOUND = Program("test", BUFFERS, (FIRST, SECOND), (("y", "b"),), {}, Plan((32,), 32, (OF_A, OF_B)))
 
@@ -336,7 +336,7 @@ def steps_of(*given):
 
 
 def third(value, target="b", index=0):
-    return steps_of(FIRST, SECOND, whole("third", target, value, index))
+    return steps_of(FIRST, SECOND, row_loop("third", target, value, index))
 
 
 def with_loop(stage, axis=ROWS):
@@ -364,7 +364,7 @@ PASSING = {
     "a guarded load": third(Load("x", ROW - 1, float32, (Bound(ROW - 1, 0, 4),))),
     "shared bytes at different times": replace(
         allocated(replace(OF_A, last=0), replace(OF_B, offset=0)),
-        steps=(FIRST, whole("second", "b", doubled("x"))),
+        steps=(FIRST, row_loop("second", "b", doubled("x"))),
     ),
     "memory taken over in the step that reads it last": allocated(
         OF_A, Allocation("b", 0, 16, 1, 2, "a")

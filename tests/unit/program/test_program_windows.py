@@ -183,19 +183,19 @@ def test_a_single_example_and_groups_change_no_windows():
 # A convolution with strides and its gradients.
 SAMPLE = program_of(convolved((2, 3, 9, 8), (4, 3, 3, 5), strides=[2, 1], padding=[(1, 1), (1, 2)]))
 WRONG = {
-    "another offset": lambda one: replace(one, offset=one.offset + 1),
-    "another stride": lambda one: replace(one, stride=one.stride + 1),
-    "another dilation": lambda one: replace(one, dilation=2 * one.dilation),
-    "fewer numbers": lambda one: replace(one, extent=one.extent - 2),
-    "another divisor": lambda one: replace(one, divisor=one.divisor + 1),
-    "no element": lambda one: replace(one, element=None),
-    "no position": lambda one: replace(one, position=None),
-    "no axes": lambda one: replace(one, position=None, element=None),
-    "an axis that nothing iterates": lambda one: replace(one, position=Axis("nowhere", 4)),
-    "no stride": lambda one: replace(one, stride=0),
-    "no dilation": lambda one: replace(one, dilation=0),
-    "no divisor": lambda one: replace(one, divisor=0),
-    "a float": lambda one: replace(one, offset=float(one.offset)),
+    "another offset": lambda window: replace(window, offset=window.offset + 1),
+    "another stride": lambda window: replace(window, stride=window.stride + 1),
+    "another dilation": lambda window: replace(window, dilation=2 * window.dilation),
+    "fewer numbers": lambda window: replace(window, extent=window.extent - 2),
+    "another divisor": lambda window: replace(window, divisor=window.divisor + 1),
+    "no element": lambda window: replace(window, element=None),
+    "no position": lambda window: replace(window, position=None),
+    "no axes": lambda window: replace(window, position=None, element=None),
+    "an axis that nothing iterates": lambda window: replace(window, position=Axis("nowhere", 4)),
+    "no stride": lambda window: replace(window, stride=0),
+    "no dilation": lambda window: replace(window, dilation=0),
+    "no divisor": lambda window: replace(window, divisor=0),
+    "a float": lambda window: replace(window, offset=float(window.offset)),
 }
 
 
