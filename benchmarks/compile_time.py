@@ -34,7 +34,7 @@ training = model.training(
     loss=workload.loss, optimizer=workload.optimizer, batch_size=workload.batch
 )
 clock.append(time.perf_counter())
-importing, _, making, compiling = (later - one for one, later in zip(clock, clock[1:]))
+importing, _, making, compiling = (later - earlier for earlier, later in zip(clock, clock[1:]))
 print(json.dumps([importing, making, compiling]))
 """
 

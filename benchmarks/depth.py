@@ -54,7 +54,7 @@ model = lm.Model(network)
 clock.append(time.process_time())
 attached = training(model)
 clock.append(time.process_time())
-times = [later - one for one, later in zip(clock, clock[1:])]
+times = [later - earlier for earlier, later in zip(clock, clock[1:])]
 print(json.dumps([*times, len(attached.bill.program.steps)]))
 """
 

@@ -29,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
-TESTS = tuple(str(ROOT / one) for one in ("tests", "tests/conformance", "tests/shared"))
+TESTS = tuple(str(ROOT / folder) for folder in ("tests", "tests/conformance", "tests/shared"))
 # Where drivers put Nvidia's OpenCL.
 DRIVERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu")
 OPENCL = "libnvidia-opencl.so*"
@@ -147,7 +147,7 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
 
 def opencl_driver() -> str:
     """The library of Nvidia's OpenCL; "" if there is none."""
-    return next((str(one) for at in DRIVERS for one in sorted(Path(at).glob(OPENCL))), "")
+    return next((str(path) for at in DRIVERS for path in sorted(Path(at).glob(OPENCL))), "")
 
 
 # One test's outcome in a line, at once: a run that is ended has told what it found.

@@ -123,7 +123,7 @@ class EmptyLaunches:
 
 
 def medians(rounds: list[Figures]) -> Figures:
-    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
 
 
 def row(name: str, launches: int, summary: Figures) -> list[str]:

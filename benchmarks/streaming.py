@@ -64,9 +64,9 @@ def workload() -> Workload:
 
 
 def training(engine: str, dtype: str) -> Any:
-    one = workload()
+    task = workload()
     sample = lm.data.Dataset(*(array[:BATCH] for array in block(dtype)))
-    return model(engine).training(one.loss, one.optimizer, BATCH, data=sample)
+    return model(engine).training(task.loss, task.optimizer, BATCH, data=sample)
 
 
 def resident_bytes() -> dict[str, int]:

@@ -92,8 +92,8 @@ class Architecture:
 _ADA = "Nvidia Ada GPU architecture white paper"
 _BLACKWELL = "Nvidia RTX Blackwell GPU architecture white paper"
 ARCHITECTURES = {
-    one.name: one
-    for one in (
+    architecture.name: architecture
+    for architecture in (
         Architecture(
             *("sm_75", "T4", 40, 16, "Nvidia T4 data sheet: 2560 cores, 64 in a multiprocessor"),
             *(1590, 5001, 256),

@@ -304,7 +304,7 @@ def architectures_for(dtype: str, precision: str) -> tuple[str, ...]:
     """The architectures that multiply the dtype, or TF32, as `Device` describes them."""
     needs_ampere = precision == "tf32" or dtype == "mixed-bfloat16"
     return tuple(
-        name for name, one in ARCHITECTURES.items() if one.capability >= 80 or not needs_ampere
+        name for name, gpu in ARCHITECTURES.items() if gpu.capability >= 80 or not needs_ampere
     )
 
 

@@ -170,10 +170,10 @@ def long_layers(text: str) -> Iterator[tuple[int, str, int]]:
                 yield node.lineno, node.name, count
 
 
-def _lines_of_docstrings(node: ast.ClassDef) -> Iterator[int]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(one) is not None:
-            yield from range(one.body[0].lineno, (one.body[0].end_lineno or 0) + 1)
+def _lines_of_docstrings(class_: ast.ClassDef) -> Iterator[int]:
+    for node in ast.walk(class_):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            yield from range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
 
 
 def _files(roots: Sequence[str], pattern: str) -> list[Path]:

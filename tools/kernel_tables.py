@@ -119,13 +119,13 @@ def _lines_of(kernel: str, left: dict[str, Sequence[str]]) -> Iterator[str]:
 def kernels_of_contractions(program: Program, launches: Launches) -> set[str]:
     """The names of the kernels that only multiply, and whose work items form groups."""
     return {
-        one.kernel
-        for one in launches.launches
-        if isinstance(program.steps[one.step], Contraction) and one.group and not one.calls
+        launch.kernel
+        for launch in launches.launches
+        if isinstance(program.steps[launch.step], Contraction) and launch.group and not launch.calls
     }
 
 
 def _times(rooflines: Sequence[Roofline], seconds: Sequence[float]) -> str:
     """The least times on the GPUs, in microseconds."""
     pairs = zip(rooflines, seconds, strict=True)
-    return ", ".join(f"{one.name} {1e6 * time:.1f} us" for one, time in pairs)
+    return ", ".join(f"{roofline.name} {1e6 * time:.1f} us" for roofline, time in pairs)

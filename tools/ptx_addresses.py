@@ -206,7 +206,7 @@ def _multiplied(values: Sequence[Array], words: Sequence[str], bits: int) -> Val
     if "hi" not in words:
         return _bits(left * right)
     products = left.astype(object) * right.astype(object) >> bits
-    return np.array([int(one) & int(_ALL) for one in products], np.uint64)
+    return np.array([int(product) & int(_ALL) for product in products], np.uint64)
 
 
 def _multiplied_and_added(values: Sequence[Array], words: Sequence[str], bits: int) -> Values:

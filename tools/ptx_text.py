@@ -128,8 +128,9 @@ class Kernel:
 
     def tensor_instructions(self) -> tuple[int, int]:
         """Instructions of tensor cores, and all that multiply and add floats."""
-        tensor = sum(bool(_TENSOR.match(one.opcode)) for one in self.body)
-        return tensor, tensor + sum(bool(_MULTIPLY_ADDS.match(one.opcode)) for one in self.body)
+        opcodes = [instruction.opcode for instruction in self.body]
+        tensor = sum(bool(_TENSOR.match(opcode)) for opcode in opcodes)
+        return tensor, tensor + sum(bool(_MULTIPLY_ADDS.match(opcode)) for opcode in opcodes)
 
 
 def kernels_in(ptx: str) -> Iterator[Kernel]:

@@ -167,9 +167,9 @@ class GraphedOnDevice(PyTorchOnDevice):
         return None
 
     def _take(self, *inputs: torch.Tensor | None) -> None:
-        given = [one for one in inputs if one is not None]
-        for static, one in zip(self._static, given, strict=True):
-            static.copy_(one, non_blocking=True)
+        tensors = [tensor for tensor in inputs if tensor is not None]
+        for static, tensor in zip(self._static, tensors, strict=True):
+            static.copy_(tensor, non_blocking=True)
 
     def resident_seconds(self, steps: int) -> float:
         self._take(*self._resident)

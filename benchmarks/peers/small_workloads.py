@@ -10,8 +10,8 @@ TABLE = Stack(
     (54,), (*(Linear(200), ReLU(), Linear(200), ReLU()), *(Linear(200), ReLU(), Linear(7)))
 )
 SMALL = {
-    one.name: one
-    for one in (
+    workload.name: workload
+    for workload in (
         Workload("control", CONTROL, 32, "step", CrossEntropy(), SGD(0.1)),
         Workload("table", TABLE, 512, "step", CrossEntropy(), SGD(0.01)),
     )

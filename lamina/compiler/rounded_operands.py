@@ -115,8 +115,8 @@ def _rounded_to(tensor: Tensor, dtype: DType) -> Tensor:
     return ops.cast(tensor, dtype) if dtype.is_half else ops.round_to_tf32(tensor)
 
 
-def _copy(one: _Rounding) -> Tensor:
-    source, dtype = one.source, one.dtype
+def _copy(rounding: _Rounding) -> Tensor:
+    source, dtype = rounding.source, rounding.dtype
     name = f"{source.attributes['name']} rounded to {dtype.name if dtype.is_half else 'TF32'}"
     attributes = {"name": name, "role": "temporary", "shape": source.shape, "dtype": dtype}
     return Tensor(LEAF, (), attributes, source.shape, dtype)

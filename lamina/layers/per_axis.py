@@ -92,8 +92,8 @@ def numbers_of(
 
 def pairs_of(value: Any, rank: int) -> tuple[tuple[int, int], ...]:
     """A pair of widths for each axis."""
-    found = (value,) * rank if isinstance(value, int) else value
-    return tuple((one, one) if isinstance(one, int) else one for one in found)
+    widths = (value,) * rank if isinstance(value, int) else value
+    return tuple((width, width) if isinstance(width, int) else width for width in widths)
 
 
 def _not_one_for_each(rank: int) -> Misfit:

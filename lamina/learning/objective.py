@@ -207,9 +207,9 @@ def _joined(shares: Sequence[Share]) -> tuple[Share, ...]:
     """Sums joined to one share, and so means over examples; others stay alone."""
     joined: list[Share] = []
     for summed in (True, False):
-        same = [one.loss for one in shares if one.summed == summed and one.divisor is None]
+        same = [share.loss for share in shares if share.summed == summed and share.divisor is None]
         joined += [Share(added(same), summed=summed)] if same else []
-    return (*joined, *(one for one in shares if one.divisor is not None))
+    return (*joined, *(share for share in shares if share.divisor is not None))
 
 
 # Targets and weights ------------------------------------------------------------------------------

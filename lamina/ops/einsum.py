@@ -163,10 +163,10 @@ def _best_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str, i
 
 
 def _kept(members: frozenset[int], letters: Sequence[set[str]], output: set[str]) -> set[str]:
-    """The letters of the product of some tensors: those that the result or another one has."""
-    own = set[str]().union(*(letters[number] for number in members))
-    others = (one for number, one in enumerate(letters) if number not in members)
-    return own & output.union(*others)
+    """The letters of the product of some tensors: the result or another tensor has them too."""
+    joined = set[str]().union(*(letters[number] for number in members))
+    others = (subscript for number, subscript in enumerate(letters) if number not in members)
+    return joined & output.union(*others)
 
 
 def _greedy_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str, int]) -> _Tree:

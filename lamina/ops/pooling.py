@@ -52,9 +52,9 @@ def _infer_window_max(x: Tensor, along: Sequence[Window]) -> Typed:
     return _windows(x, along).shape[: x.rank], x.dtype
 
 
-def max_padding(one: Window) -> int:
+def max_padding(window: Window) -> int:
     """The largest padding for which every window has an element of the tensor."""
-    return one.reach // 2
+    return window.reach // 2
 
 
 def _window_max_build(x: Tensor, along: Sequence[Window]) -> Tensor:

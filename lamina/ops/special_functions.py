@@ -152,7 +152,7 @@ def _cotangent(order: int) -> list[float]:
     polynomial = np.polynomial.Polynomial([0.0, 1.0])
     for _ in range(order):
         polynomial = polynomial.deriv() * np.polynomial.Polynomial([-1.0, 0.0, -1.0])
-    return [float(one) for one in polynomial.coef]
+    return [float(coefficient) for coefficient in polynomial.coef]
 
 
 @elementwise(

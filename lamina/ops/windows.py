@@ -300,10 +300,10 @@ def fold(y: Tensor, axes: Sequence[int], along: Sequence[Window], extents: Seque
     return sum_axes(shear(y, slopes), tuple(range(rank, y.rank)))
 
 
-def _is_tiling(extent: int, one: Window) -> bool:
+def _is_tiling(extent: int, window: Window) -> bool:
     """Whether the windows do not overlap and leave no gaps or padding."""
-    inside = one.count(extent) * one.size <= extent
-    return one.stride == one.size and one.dilation == 1 and one.before == 0 and inside
+    inside = window.count(extent) * window.size <= extent
+    return window.stride == window.size and window.dilation == 1 and window.before == 0 and inside
 
 
 def _tiles(x: Tensor, axes: Sequence[int], along: Sequence[Window]) -> Tensor:

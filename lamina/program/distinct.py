@@ -70,9 +70,9 @@ class _Digit:
     @property
     def atom(self) -> Atom | None:
         """The atom whose value is the same in both indices; None if it is not a single atom."""
-        one, other = self.terms
-        alone = one == other and len(one) == 1 and not self.is_shifted
-        return one[0][0] if alone else None
+        left, right = self.terms
+        alone = left == right and len(left) == 1 and not self.is_shifted
+        return left[0][0] if alone else None
 
     def joined(self, above: _Digit) -> _Digit:
         """The digit joined with the one above it."""

@@ -96,7 +96,7 @@ class Plan:
     def positions(self) -> dict[str, int]:
         """The byte offset of each temporary in an arena whose blocks are contiguous."""
         starts = tuple(accumulate(self.blocks, initial=0))
-        return {one.buffer: starts[one.block] + one.offset for one in self.allocations}
+        return {place.buffer: starts[place.block] + place.offset for place in self.allocations}
 
 
 @frozen_dataclass

@@ -345,7 +345,7 @@ GRADIENT_NORM = "gradient_norm"
 def _norm(gradients: Sequence[Tensor]) -> Tensor:
     """The norm of all gradients together."""
     with labelled(Origin(GRADIENT_NORM)):
-        return ops.sqrt(added([ops.sum(one * one) for one in map(widened, gradients)]))
+        return ops.sqrt(added([ops.sum(wide * wide) for wide in map(widened, gradients)]))
 
 
 def _trained(

@@ -402,7 +402,7 @@ def _leaf_of(node: Tensor) -> Tensor | None:
 def _is_computed(operand: Tensor, computed: frozenset[Tensor]) -> bool:
     """Whether some elements of an operand are computed, here or in a leaf of `computed`."""
     leaves = [_leaf_of(source) for source in _sources(operand)]
-    return any(one is None or one in computed for one in leaves)
+    return any(leaf is None or leaf in computed for leaf in leaves)
 
 
 def _is_cast_from(node: Tensor, half: DType) -> bool:

@@ -257,7 +257,7 @@ class EpochsOfStream:
 
     def fault(self) -> str:
         first, arrays = self._feed.examples()
-        named = [(f"array {n} of the batch", one) for n, one in enumerate(arrays)]
+        named = [(f"array {n} of the batch", array) for n, array in enumerate(arrays)]
         return _first_fault(named, first)
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ def architecture_of(capability: tuple[int, int], architectures: tuple[int, ...])
     major, minor = capability
     if capability == (9, 0) and 90 in architectures:
         return "sm_90a"
-    same = [one for one in architectures if one // 10 == major and one % 10 <= minor]
+    same = [number for number in architectures if number // 10 == major and number % 10 <= minor]
     return f"sm_{max(same)}" if same else f"compute_{max(architectures)}"
 
 

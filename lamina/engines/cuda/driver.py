@@ -99,7 +99,7 @@ class _Kernel:
 
     def arguments(self, number: int | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         """The values of all arguments, and their types."""
-        addresses = [one.address if one is not None else 0 for one in self.buffers]
+        addresses = [buffer.address if buffer is not None else 0 for buffer in self.buffers]
         numbers = (*self.numbers, *(() if number is None else (number,)))
         types = (ctypes.c_void_p,) * len(addresses) + (ctypes.c_int,) * len(numbers)
         return (*addresses, *numbers), types
@@ -233,8 +233,8 @@ class _Queue:
 
     def wait_for(self, events: Sequence[_Event]) -> None:
         with self._driver.current() as calls:
-            for one in events:
-                calls.cuStreamWaitEvent(self.handle, one.handle, 0)
+            for event in events:
+                calls.cuStreamWaitEvent(self.handle, event.handle, 0)
 
     def read(self, array: Array, buffer: _Buffer) -> None:
         with self._driver.current() as calls:
@@ -489,7 +489,7 @@ class CudaDriver:
             self.queue.run(sequence)
             self.queue.finish()
             with self.current() as calls:
-                before, after = (one.handle for one in sequence.events)
+                before, after = (event.handle for event in sequence.events)
                 return 1e-3 * calls.cuEventElapsedTime(before, after)
 
         return seconds

@@ -192,7 +192,7 @@ def upload_buffers(program: Program, traits: Traits) -> Mapping[str, int]:
 
     There are none if the device does not copy while it computes, or the inputs are small.
     """
-    inputs = {one.name: one.bytes for one in program.of_kind("input") if one.bytes}
+    inputs = {buffer.name: buffer.bytes for buffer in program.of_kind("input") if buffer.bytes}
     if not traits.uploads_during_runs or sum(inputs.values()) < _LEAST_EARLY_BYTES:
         return {}
     return {upload_name(name): size for name, size in inputs.items()}

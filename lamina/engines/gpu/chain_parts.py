@@ -247,7 +247,7 @@ class ItemParts(Parts[TileOperand, Value]):
     def _multiplied(
         self, left: TileOperand, right: TileOperand, extent: int, side: Side, totals: Totals
     ) -> Totals:
-        starts = [one.start(Index(), self._zero) for one in (left, right)]
+        starts = [operand.start(Index(), self._zero) for operand in (left, right)]
         unrolled = math.gcd(extent, _UNROLLED)
         return write_products(self._points, (left, right), starts, extent, unrolled, totals)
 
@@ -276,8 +276,8 @@ class WarpParts(Parts[MatrixOperand, int]):
 
     def _tiles_of_weights(self, place: int, bound: ExitStack) -> Sequence[MatrixOperand]:
         (k,), tile_k, load = self._grid.chain.k, self._decided.tile_k, self._decided.weights
-        sides = [self._row_side(one.weight, load) for one in self._grid.chain.sums]
-        return [self._operand(one, k, tile_k, place, bound, is_left=True) for one in sides]
+        sides = [self._row_side(product.weight, load) for product in self._grid.chain.sums]
+        return [self._operand(side, k, tile_k, place, bound, is_left=True) for side in sides]
 
     def weight(self, number: int) -> Scalar:
         return multiplied_of(super().weight(number))
@@ -291,7 +291,7 @@ class WarpParts(Parts[MatrixOperand, int]):
 
         def after(first: Value, extent: int, blocks: Sequence[Value]) -> Sequence[Value]:
             """The sums of blocks of 16 rows and 8 columns after an extent of K from `first` on."""
-            begins = [first * one.k_distance for one in (left, right)]
+            begins = [first * operand.k_distance for operand in (left, right)]
             counts = rows, vectors // 2
             return products_of_warps(
                 code, multiplied, (left, right), begins, counts, extent, blocks

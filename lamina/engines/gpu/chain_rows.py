@@ -97,7 +97,7 @@ def rows_of(chain: Chain) -> Rows | None:
 
 
 def _is_free(value: Scalar, locals: set[str]) -> bool:
-    return not any(isinstance(one, Local) and one.name in locals for one in postorder(value))
+    return not any(isinstance(node, Local) and node.name in locals for node in postorder(value))
 
 
 def _is_multiple(value: Scalar, shift: Scalar, reduced: set[str]) -> bool:

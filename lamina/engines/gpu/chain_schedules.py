@@ -131,7 +131,7 @@ def _work_of_items(decided: ChainSchedule, bytes_: int, rates: Rates) -> tuple[f
 def _loading(decided: ChainSchedule) -> float:
     """The clocks of the operations that load a tile of columns."""
     extents, loads = (*decided.lengths, *decided.tiles), (*decided.rights, *decided.sums)
-    reads = decided.tile_k * sum(n / one.lanes for n, one in zip(extents, loads, strict=True))
+    reads = decided.tile_k * sum(n / load.lanes for n, load in zip(extents, loads, strict=True))
     return reads * OPERATIONS_OF_LOAD / INTEGER_LANES
 
 

@@ -56,12 +56,12 @@ class _Carried:
 
     @property
     def values(self) -> list[Value]:
-        return [value for own in (self.largest, *self.sums, *self.totals) for value in own]
+        return [value for values in (self.largest, *self.sums, *self.totals) for value in values]
 
     def with_values(self, values: Sequence[Value]) -> _Carried:
         """The same with other values."""
         rest = iter(values)
-        lists = [[next(rest) for _ in one] for one in (self.largest, *self.sums, *self.totals)]
+        lists = [[next(rest) for _ in old] for old in (self.largest, *self.sums, *self.totals)]
         count = 1 + len(self.sums)
         return _Carried(lists[0], lists[1:count], lists[count:])
 

@@ -210,8 +210,8 @@ def _functions(text: str) -> dict[str, str]:
     written = re.findall(r"^\w[^\n]*\{\n.*?^\}", text, re.MULTILINE | re.DOTALL)
     # A name is followed by the parameters, the last parentheses before the body. The head of a text
     # may have structures, too.
-    named = ((re.findall(r"(\w+)\([^()]*\) \{", one), one) for one in written)
-    return {names[0]: one for names, one in named if names}
+    named = ((re.findall(r"(\w+)\([^()]*\) \{", function), function) for function in written)
+    return {names[0]: function for names, function in named if names}
 
 
 def _called(functions: Mapping[str, str], kernel: str) -> Iterator[str]:

@@ -329,9 +329,9 @@ class GpuProgram(Executable):
 
     def output(self, name: str) -> Array:
         buffer = self._outputs[name]
-        found = np.empty(buffer.shape, buffer.dtype.numpy)
-        self._downloads.fill(found, self._buffers[buffer.name])
-        return found
+        array = np.empty(buffer.shape, buffer.dtype.numpy)
+        self._downloads.fill(array, self._buffers[buffer.name])
+        return array
 
     def read_into(self, name: str, target: Array) -> None:
         self._downloads.fill(target, self._buffers[self._outputs[name].name])

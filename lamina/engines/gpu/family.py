@@ -129,7 +129,7 @@ def forced_by(program: Program, family: Family, choices: Choices) -> Mapping[int
 
 def with_memories(program: Program) -> Program:
     """The program with inputs as states, which have their own memory."""
-    buffers = {name: replace(one, kind="state") for name, one in program.buffers.items()}
+    buffers = {name: replace(buffer, kind="state") for name, buffer in program.buffers.items()}
     return replace(program, buffers=buffers)
 
 

@@ -245,5 +245,5 @@ class Launches:
     @property
     def launch_count(self) -> int:
         """The number of launches in a run, in all iterations, without `load`."""
-        repeated = sum((one.count - 1) * (one.last - one.first) for one in self.repeats)
+        repeated = sum((repeat.count - 1) * (repeat.last - repeat.first) for repeat in self.repeats)
         return len(self.launches) + repeated

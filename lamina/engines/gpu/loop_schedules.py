@@ -254,7 +254,7 @@ def _most_shares(points: int, traits: Traits) -> int:
     return min(NARROW, traits.block_bytes // _LARGEST_ELEMENT_BYTES) // points
 
 
-def _divisor_near(number: int, wanted: int, least_share: int, most: int) -> int:
-    """The largest divisor up to `wanted` that leaves shares of at least some size; at least 1."""
-    limit = min(wanted, number // least_share, most)
-    return next((one for one in range(limit, 1, -1) if number % one == 0), 1)
+def _divisor_near(number: int, splits: int, least_share: int, most: int) -> int:
+    """The largest divisor up to `splits` that leaves shares of at least some size; at least 1."""
+    limit = min(splits, number // least_share, most)
+    return next((divisor for divisor in range(limit, 1, -1) if number % divisor == 0), 1)

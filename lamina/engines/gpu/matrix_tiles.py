@@ -158,11 +158,11 @@ class _Matrices(TileKernel[MatrixSchedule]):
 
     def _begins(self, stage: Value) -> list[Value]:
         """Where the tiles of a stage begin."""
-        return [stage * one.size for one in self._operands]
+        return [stage * operand.size for operand in self._operands]
 
     def _copy(self, target: Value, more: Value) -> None:
         """Begins the asynchronous copies to a tile: of zeros unless there is one `more` tile."""
-        copied = [one for one in self._operands if one.is_asynchronous]
+        copied = [operand for operand in self._operands if operand.is_asynchronous]
         for operand in copied:
             operand.copy(axis_index(self._following), target * operand.size, more)
         if copied:
@@ -170,10 +170,10 @@ class _Matrices(TileKernel[MatrixSchedule]):
 
     def _read(self, stretch: Index) -> list[Value]:
         """The vectors that go through registers, one operand after the other."""
-        return [value for one in self._through_registers for value in one.loaded(stretch)]
+        return [value for operand in self._through_registers for value in operand.loaded(stretch)]
 
     def _keep(self, values: Sequence[Value], target: Value) -> None:
         """Writes these vectors to a tile."""
-        for one in self._through_registers:
-            own, values = values[: one.count], values[one.count :]
-            one.keep(own, target * one.size)
+        for operand in self._through_registers:
+            vectors, values = values[: operand.count], values[operand.count :]
+            operand.keep(vectors, target * operand.size)

@@ -370,4 +370,4 @@ def _locals_of(stages: Iterable[Stage]) -> set[str]:
 
 
 def _locals_in(values: Iterable[Scalar]) -> set[str]:
-    return {one.name for one in postorder(*values) if isinstance(one, Local)}
+    return {node.name for node in postorder(*values) if isinstance(node, Local)}

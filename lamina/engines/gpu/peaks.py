@@ -107,7 +107,7 @@ def _items(
     module: Module, name: str, buffers: Sequence[str], type: Type, items: int
 ) -> Generator[tuple[Function, Callable[[int], Value]]]:
     """A kernel of some items; yields it, and the address of the item's value in each buffer."""
-    code = module.kernel(name, [(one, type.element) for one in buffers], [])
+    code = module.kernel(name, [(buffer, type.element) for buffer in buffers], [])
     with items_below(code, items) as (item, _):
         offset = item * max(type.lanes, 1)
         yield code, lambda number: code.offset(code.parameters[number], offset, type.element)

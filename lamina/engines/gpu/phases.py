@@ -129,7 +129,7 @@ def joined_launches(
 
 def buffers_of(launches: Sequence[Launch]) -> tuple[str, ...]:
     """The buffers of launches, each once."""
-    return tuple(dict.fromkeys(name for one in launches for name in one.buffers))
+    return tuple(dict.fromkeys(name for launch in launches for name in launch.buffers))
 
 
 @frozen_dataclass

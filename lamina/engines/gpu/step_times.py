@@ -62,8 +62,8 @@ def changed_by(program: Program, step: int, locations: Mapping[str, Location]) -
     return Changed(tuple(names), sizes, fits and all(buffer.dtype.is_float for buffer in buffers))
 
 
-def _overlap(one: Location, other: Location) -> bool:
-    (block, start, size), (other_block, other_start, other_size) = one, other
+def _overlap(location: Location, other: Location) -> bool:
+    (block, start, size), (other_block, other_start, other_size) = location, other
     return block == other_block and start < other_start + other_size and other_start < start + size
 
 
@@ -79,8 +79,8 @@ def pieces_of(
     `saved` keeps what steps change while they are timed.
     """
     return [
-        Piece(driver, step, [one[1:] for one in group], changed[step], buffers, saved)
-        for (step, _), group in groupby(launches, key=lambda one: (one[0], one[2]))
+        Piece(driver, step, [launch[1:] for launch in group], changed[step], buffers, saved)
+        for (step, _), group in groupby(launches, key=lambda launch: (launch[0], launch[2]))
     ]
 
 

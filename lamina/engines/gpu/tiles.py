@@ -97,7 +97,7 @@ class _Tiles(TileKernel[TiledSchedule]):
         """The totals plus the products of the tiles, which begin at `begins` in local memory."""
         tile_k, unrolled = self._decided.tile_k, self._decided.unrolled
         product = self._batch.position
-        starts = [one.start(product, begin) for one, begin in zip(operands, begins, strict=True)]
+        starts = [tile.start(product, begin) for tile, begin in zip(operands, begins, strict=True)]
         return write_products(self._points, operands, starts, tile_k, unrolled, totals)
 
 

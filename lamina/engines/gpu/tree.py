@@ -22,7 +22,7 @@ Combine = Callable[[Sequence[Value], Sequence[Value]], Sequence[Value]]
 
 def _added(left: Sequence[Value], right: Sequence[Value]) -> Sequence[Value]:
     """The sums of two rows of values."""
-    return [one + other for one, other in zip(left, right, strict=True)]
+    return [a + b for a, b in zip(left, right, strict=True)]
 
 
 def kept_type(type: Type) -> Type:

@@ -139,9 +139,9 @@ class Tuner:
 
     def tune(self, program: Program) -> tuple[TunedStep, ...]:
         """Tunes a program, however long it takes, and replaces its choices on disk."""
-        found = self._tried(program, math.inf)
-        self._keep("program", program, _choices_of(found))
-        return found
+        tuned = self._tried(program, math.inf)
+        self._keep("program", program, _choices_of(tuned))
+        return tuned
 
     def _tried(self, program: Program, seconds: float) -> tuple[TunedStep, ...]:
         """The considerable steps with several candidates. None is begun after some seconds."""
@@ -224,7 +224,7 @@ def _best(candidates: Sequence[Candidate]) -> int:
 
 
 def _choices_of(tuned: Iterable[TunedStep]) -> Choices:
-    return tuple((number, one.chosen) for one in tuned if one.chosen for number in one.steps)
+    return tuple((number, step.chosen) for step in tuned if step.chosen for number in step.steps)
 
 
 def _considerable(program: Program, alone: SingleSteps, target: Target) -> list[tuple[int, ...]]:

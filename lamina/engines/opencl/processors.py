@@ -96,8 +96,8 @@ class ProcessorFamily(Family):
         return schedule.text(step)
 
     def step_that_runs(self, schedule: ProgramSchedule, step: int) -> int:
-        one = schedule.steps[step]
-        return one.carrier if isinstance(one, FusedSum) else step
+        decided = schedule.steps[step]
+        return decided.carrier if isinstance(decided, FusedSum) else step
 
     def write(
         self, program: Program, schedule: ProgramSchedule, *, separate: bool = False

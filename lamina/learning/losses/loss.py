@@ -271,7 +271,7 @@ def count_of(prediction: object) -> int:
     """The number of tensors in a prediction; 0 for any other value."""
     if isinstance(prediction, list | tuple):
         listed = cast(Sequence[object], prediction)
-        return len(listed) if all(isinstance(one, Tensor) for one in listed) else 0
+        return len(listed) if all(isinstance(member, Tensor) for member in listed) else 0
     return int(isinstance(prediction, Tensor))
 
 

@@ -62,6 +62,6 @@ def is_softmax_of_one(prediction: object) -> bool:
     return made.shape[axis] == 1
 
 
-def _is_of_scores(one: Tensor) -> bool:
-    layer = one.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
-    return (one.op is ADD or one.op.multiplies > 0) and layer in _LAYERS
+def _is_of_scores(tensor: Tensor) -> bool:
+    layer = tensor.origin.path.rpartition("/")[2].rpartition(":")[2].rstrip("0123456789d")
+    return (tensor.op is ADD or tensor.op.multiplies > 0) and layer in _LAYERS

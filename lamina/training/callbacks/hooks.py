@@ -55,18 +55,18 @@ class Hooks:
     """The callbacks of a fit, in their order."""
 
     def __init__(self, callbacks: Sequence[AnyCallback]) -> None:
-        self._objects = [one for one in callbacks if isinstance(one, Callback)]
-        self._functions = [one for one in callbacks if not isinstance(one, Callback)]
+        self._objects = [callback for callback in callbacks if isinstance(callback, Callback)]
+        self._functions = [callback for callback in callbacks if not isinstance(callback, Callback)]
 
     @property
     def changes_rate(self) -> bool:
         """Whether one of them sets the learning rate."""
-        return any(one.changes_rate for one in self._objects)
+        return any(callback.changes_rate for callback in self._objects)
 
     @property
     def waits_at_most(self) -> float:
         """The least of their limits for the first batch of a stream, in seconds."""
-        return min((one.waits_at_most for one in self._objects), default=math.inf)
+        return min((callback.waits_at_most for callback in self._objects), default=math.inf)
 
     def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Continues from the states of a checkpoint; those without one begin anew."""

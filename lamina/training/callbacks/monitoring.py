@@ -300,7 +300,7 @@ class SaveModels(Monitoring):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         # Values and numbers of the best epochs, the best first.
-        self._best: list[list[float]] = [list(one) for one in state.get("best", [])]
+        self._best: list[list[float]] = [list(pair) for pair in state.get("best", [])]
 
     def state(self) -> dict[str, Any]:
         """The best values and their epochs."""
