@@ -28,13 +28,13 @@ def use(monkeypatch, counts):
     made = []
 
     def forget():
-        for one in (calls.cuda, devices._found, cuda_engine._opened, build._architectures):
-            one.cache_clear()
+        for cached in (calls.cuda, devices._found, cuda_engine._opened, build._architectures):
+            cached.cache_clear()
 
     def use(*described, order=None):
         forget()
-        given = described or (DeviceDescription(),)
-        double = CudaDouble(given, order or Order("late"), counts=counts)
+        descriptions = described or (DeviceDescription(),)
+        double = CudaDouble(descriptions, order or Order("late"), counts=counts)
         made.append(double)
         monkeypatch.setattr(calls, "packages", lambda: (double.driver, double.nvrtc))
         monkeypatch.setattr(calls, "cublaslt_library", lambda: double.cublaslt.functions)
@@ -45,7 +45,7 @@ def use(monkeypatch, counts):
     yield use
     gc.collect()
     forget()
-    assert [fault for one in made for fault in one.faults] == []
+    assert [fault for cuda in made for fault in cuda.faults] == []
 
 
 @pytest.fixture

@@ -54,9 +54,9 @@ class Product:
         other = outer if stored.unit == inner else inner
         axes = self.axes
         leading = axes[stored.unit].extent + stored.gap
-        whole = leading * axes[other].extent + stored.gap
-        found = axis_index(axes[stored.unit]) + axis_index(axes[other]) * leading + stored.start
-        return found + axis_index(axes["b"]) * whole if self.batch > 1 else found
+        stride = leading * axes[other].extent + stored.gap
+        index = axis_index(axes[stored.unit]) + axis_index(axes[other]) * leading + stored.start
+        return index + axis_index(axes["b"]) * stride if self.batch > 1 else index
 
     def step(self, value=RESULT, *, accumulate=False):
         """The contraction, which stores a value."""
@@ -66,7 +66,7 @@ class Product:
             Load("right", self.index(self.right, "k", "n"), self.factors),
         ]
         if self.factors != float32:
-            views = [Apply("cast", (one,), float32) for one in views]
+            views = [Apply("cast", (view,), float32) for view in views]
         if value == RESULT and self.stored != float32:
             value = Apply("cast", (RESULT,), self.stored)
         store = Store("result", self.index(self.result, "m", "n"), value, accumulate)
@@ -84,7 +84,7 @@ class Product:
             "right": self.index(self.right, "k", "n"),
             "result": self.index(self.result, "m", "n"),
         }
-        sizes = {name: one.bounds[1] + 3 for name, one in indices.items()} | more
+        sizes = {name: index.bounds[1] + 3 for name, index in indices.items()} | more
         dtypes = {"left": self.factors, "right": self.factors, "result": self.stored}
         return {
             name: generator.normal(size=size).astype(dtypes.get(name, float32).numpy)
@@ -94,8 +94,8 @@ class Product:
     def program(self, step, feeds):
         """The step as a program, whose buffers are all states."""
         buffers = {
-            name: Buffer(name, "state", one.shape, as_dtype(one.dtype))
-            for name, one in feeds.items()
+            name: Buffer(name, "state", values.shape, as_dtype(values.dtype))
+            for name, values in feeds.items()
         }
         return Program("product", buffers, (step,), (), {}, Plan((), 0, ()))
 

@@ -20,9 +20,9 @@ def kernel(driver, text, buffers, items=1, **how):
 
 
 def read(driver, buffer, count=4):
-    found = np.zeros(count, np.int32)
-    driver.queue.read(found, buffer)
-    return found.tolist()
+    numbers = np.zeros(count, np.int32)
+    driver.queue.read(numbers, buffer)
+    return numbers.tolist()
 
 
 def network(*more):

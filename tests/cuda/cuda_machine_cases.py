@@ -31,8 +31,8 @@ class Bench:
     def launch(self, name, blocks, threads, *parameters, is_early=False):
         """Launches a kernel; an int is a 64-bit address, others are arrays."""
         data = [
-            one.to_bytes(8, "little") if isinstance(one, int) else one.tobytes()
-            for one in parameters
+            parameter.to_bytes(8, "little") if isinstance(parameter, int) else parameter.tobytes()
+            for parameter in parameters
         ]
         launched = self.loaded.kernels[name], (blocks, 1, 1), (threads, 1, 1), data
         self.machine.launch(*launched, is_early=is_early)
@@ -55,6 +55,6 @@ def calculate(code, values, *, target="sm_80", threads=128):
         mad.wide.u32 at, i, 4, to; ld.global.u32 a, [at]; {code}
         ld.param.u64 to, [p1]; mad.wide.u32 at, i, 4, to; st.global.u32 [at], d;"""
     bench = Bench(kernel(body, ["u64", "u64"], target=target))
-    addresses = [bench.array(one) for one in (values, np.zeros_like(values))]
+    addresses = [bench.array(array) for array in (values, np.zeros_like(values))]
     bench.launch("k", 1, threads, *addresses)
     return bench.read(addresses[1], values)

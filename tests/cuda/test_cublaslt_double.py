@@ -29,7 +29,7 @@ MULTIPLIED = (
 
 
 class RawProduct:
-    """Calls of the double for a valid product, of which a test changes some arguments.
+    """Calls of the double for a valid product; a test changes some arguments.
 
     Its methods return it. `sizes` are the type, the rows, the columns and the leading dimension of
     each matrix.
@@ -45,7 +45,7 @@ class RawProduct:
         self.result, self.count = HeuristicResult(), ctypes.c_int()
         written = {"alpha": self.alpha, "beta": self.beta, "count": self.count}
         written |= {"results": self.result, "algorithm": self.result}
-        self.given = {name: ctypes.addressof(one) for name, one in written.items()}
+        self.given = {name: ctypes.addressof(variable) for name, variable in written.items()}
         self.given |= {"requested": 1, "workspace": 0, "bytes": 0}
         self.given["handle"] = self.created("cublasLtCreate")
         self.given["operation"] = self.created("cublasLtMatmulDescCreate", 68, 0)
@@ -102,14 +102,14 @@ class RawProduct:
 
     def find(self, **changed):
         """Asks for an algorithm."""
-        given = self.given | changed
-        self.library.cublasLtMatmulAlgoGetHeuristic(*(given[name] for name in ASKED.split()))
+        arguments = self.given | changed
+        self.library.cublasLtMatmulAlgoGetHeuristic(*(arguments[name] for name in ASKED.split()))
         return self
 
     def multiply(self, **changed):
         """Calls the product, with some arguments changed."""
-        given = self.given | changed
-        self.library.cublasLtMatmul(*(given[name] for name in MULTIPLIED.split()))
+        arguments = self.given | changed
+        self.library.cublasLtMatmul(*(arguments[name] for name in MULTIPLIED.split()))
         return self
 
     def move(self, by, matrices):
@@ -133,13 +133,13 @@ class RawProduct:
     def computed(self, a, b, old, beta, schemes=0):
         """The result of these matrices, as float32."""
         self.scaled(1, beta).set("preference", "REDUCTION_SCHEME_MASK", schemes).find()
-        stream, found = self.given["stream"], np.zeros(12, a.dtype)
+        stream, result = self.given["stream"], np.zeros(12, a.dtype)
         for name, values in {"a": a, "b": b, "d": np.full((4, 3), old, a.dtype)}.items():
             flat = np.ascontiguousarray(values.ravel(order="F"))
             self.driver.cuMemcpyHtoDAsync(self.given[name], flat.ctypes.data, flat.nbytes, stream)
         self.multiply().scaled(1, 0)
-        self.driver.cuMemcpyDtoHAsync(found.ctypes.data, self.given["d"], found.nbytes, stream)
-        return found.reshape((4, 3), order="F").astype(np.float32)
+        self.driver.cuMemcpyDtoHAsync(result.ctypes.data, self.given["d"], result.nbytes, stream)
+        return result.reshape((4, 3), order="F").astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def device():
 
 
 @pytest.fixture
-def one(device):
+def raw(device):
     return RawProduct(device)
 
 
@@ -157,29 +157,29 @@ UNKNOWN = np.full(8, 5, np.uint64)
 INVALID, SUPPORTED = "INVALID_VALUE: ", "NOT_SUPPORTED: "
 ATTRIBUTE = "INVALID_VALUE: the attribute has "
 REFUSED = [
-    (f"{ATTRIBUTE}4 bytes", lambda one: one.set("operation", "TRANSA", 1, np.int64)),
-    (f"{ATTRIBUTE}4 bytes", lambda one: one.set("operation", "EPILOGUE", 4, np.uint64)),
-    (f"{ATTRIBUTE}8 bytes", lambda one: one.set("operation", "BIAS_POINTER", 256, np.uint32)),
-    (f"{ATTRIBUTE}4 bytes", lambda one: one.set("a_layout", "BATCH_COUNT", 2, np.int64)),
-    (f"{ATTRIBUTE}8 bytes", lambda one: one.set("a_layout", "STRIDED_BATCH_OFFSET", 2, np.int32)),
-    (f"{ATTRIBUTE}8", lambda one: one.set("preference", "MAX_WORKSPACE_BYTES", 1, np.uint32)),
-    (f"{ATTRIBUTE}4", lambda one: one.set("preference", "MIN_ALIGNMENT_A_BYTES", 16, np.uint64)),
-    (f"{ATTRIBUTE}no", lambda one: one.library.cublasLtMatmulDescSetAttribute(
-        one.given["operation"], 3, 0, 4)),
+    (f"{ATTRIBUTE}4 bytes", lambda raw: raw.set("operation", "TRANSA", 1, np.int64)),
+    (f"{ATTRIBUTE}4 bytes", lambda raw: raw.set("operation", "EPILOGUE", 4, np.uint64)),
+    (f"{ATTRIBUTE}8 bytes", lambda raw: raw.set("operation", "BIAS_POINTER", 256, np.uint32)),
+    (f"{ATTRIBUTE}4 bytes", lambda raw: raw.set("a_layout", "BATCH_COUNT", 2, np.int64)),
+    (f"{ATTRIBUTE}8 bytes", lambda raw: raw.set("a_layout", "STRIDED_BATCH_OFFSET", 2, np.int32)),
+    (f"{ATTRIBUTE}8", lambda raw: raw.set("preference", "MAX_WORKSPACE_BYTES", 1, np.uint32)),
+    (f"{ATTRIBUTE}4", lambda raw: raw.set("preference", "MIN_ALIGNMENT_A_BYTES", 16, np.uint64)),
+    (f"{ATTRIBUTE}no", lambda raw: raw.library.cublasLtMatmulDescSetAttribute(
+        raw.given["operation"], 3, 0, 4)),
     (f"{INVALID}an alignment of 12 bytes",
-     lambda one: one.set("preference", "MIN_ALIGNMENT_B_BYTES", 12)),
-    (f"{INVALID}a batch of 0", lambda one: one.set("a_layout", "BATCH_COUNT", 0)),
-    ("operation 2 on a matrix", lambda one: one.set("operation", "TRANSB", 2)),
-    ("epilogue 2", lambda one: one.set("operation", "EPILOGUE", 2)),
-    ("attribute 6 of the operation", lambda one: one.library.cublasLtMatmulDescSetAttribute(
-        one.given["operation"], 6, 0, 4)),
+     lambda raw: raw.set("preference", "MIN_ALIGNMENT_B_BYTES", 12)),
+    (f"{INVALID}a batch of 0", lambda raw: raw.set("a_layout", "BATCH_COUNT", 0)),
+    ("operation 2 on a matrix", lambda raw: raw.set("operation", "TRANSB", 2)),
+    ("epilogue 2", lambda raw: raw.set("operation", "EPILOGUE", 2)),
+    ("attribute 6 of the operation", lambda raw: raw.library.cublasLtMatmulDescSetAttribute(
+        raw.given["operation"], 6, 0, 4)),
     ("compute type 74 with scale type 0",
-     lambda one: one.created("cublasLtMatmulDescCreate", 74, 0)),
+     lambda raw: raw.created("cublasLtMatmulDescCreate", 74, 0)),
     ("compute type 68 with scale type 1",
-     lambda one: one.created("cublasLtMatmulDescCreate", 68, 1)),
-    ("matrices of the type 1", lambda one: one.layout(1, 4, 4, 4)),
+     lambda raw: raw.created("cublasLtMatmulDescCreate", 68, 1)),
+    ("matrices of the type 1", lambda raw: raw.layout(1, 4, 4, 4)),
     # Sizes and types
-    *((text, lambda one, sizes=sizes: RawProduct(one.device, **sizes).find()) for text, sizes in (
+    *((text, lambda raw, sizes=sizes: RawProduct(raw.device, **sizes).find()) for text, sizes in (
         (f"{INVALID}A has 4 rows, but 3 in a column", {"a": (0, 4, 2, 3)}),
         (f"{INVALID}B has 2 rows, but 1 in a column", {"b": (0, 2, 3, 1)}),
         (f"{INVALID}C has 4 rows, but 2 in a column", {"c": (0, 4, 3, 2)}),
@@ -194,80 +194,80 @@ REFUSED = [
          {"a": (2, 4, 2, 4), "b": (2, 2, 3, 2), "d": (14, 4, 3, 4)}),
     )),
     (f"{INVALID}2 x 4 times 2 x 3 is no 4 x 3",
-     lambda one: one.set("operation", "TRANSA", 1).find()),
-    (f"{INVALID}batches of different lengths", lambda one: one.batch(a=8, b=6).find()),
+     lambda raw: raw.set("operation", "TRANSA", 1).find()),
+    (f"{INVALID}batches of different lengths", lambda raw: raw.batch(a=8, b=6).find()),
     ("the matrices A of a batch are 0 elements apart",
-     lambda one: one.batch(a=0, b=6, d=12).find()),
-    ("results of a batch that overlap", lambda one: one.batch(a=8, b=6, d=11).find()),
+     lambda raw: raw.batch(a=0, b=6, d=12).find()),
+    ("results of a batch that overlap", lambda raw: raw.batch(a=8, b=6, d=11).find()),
     # A bias
     (f"{INVALID}a bias without an address",
-     lambda one: one.set("operation", "EPILOGUE", 4).find()),
+     lambda raw: raw.set("operation", "EPILOGUE", 4).find()),
     ("the bias is not aligned as the heuristic saw it",
-     lambda one: one.with_bias(256).find().with_bias(260).multiply()),
+     lambda raw: raw.with_bias(256).find().with_bias(260).multiply()),
     # What does not exist
-    (f"{INVALID}no room for results", lambda one: one.find(requested=0)),
-    (f"{INVALID}no room for results", lambda one: one.find(results=0)),
-    ("is no layout that exists", lambda one: one.find(a_layout=one.given["operation"])),
-    (f"{INVALID}no layout", lambda one: one.find(a_layout=0)),
-    ("is no preference that", lambda one: one.without("preference").without("preference")),
+    (f"{INVALID}no room for results", lambda raw: raw.find(requested=0)),
+    (f"{INVALID}no room for results", lambda raw: raw.find(results=0)),
+    ("is no layout that exists", lambda raw: raw.find(a_layout=raw.given["operation"])),
+    (f"{INVALID}no layout", lambda raw: raw.find(a_layout=0)),
+    ("is no preference that", lambda raw: raw.without("preference").without("preference")),
     ("NOT_INITIALIZED: no context is current",
-     lambda one: one.without("context").created("cublasLtCreate")),
-    ("a handle of another context", lambda one: one.without("context").find()),
-    ("NOT_INITIALIZED: no such handle", lambda one: one.find(handle=1)),
-    *((f"{INVALID}a null pointer", lambda one, name=name: one.find().multiply(**{name: 0}))
+     lambda raw: raw.without("context").created("cublasLtCreate")),
+    ("a handle of another context", lambda raw: raw.without("context").find()),
+    ("NOT_INITIALIZED: no such handle", lambda raw: raw.find(handle=1)),
+    *((f"{INVALID}a null pointer", lambda raw, name=name: raw.find().multiply(**{name: 0}))
       for name in ("a", "b", "c", "d", "alpha", "beta")),
-    ("alpha 2.0 and beta 0.0", lambda one: one.find().scaled(2, 0).multiply()),
+    ("alpha 2.0 and beta 0.0", lambda raw: raw.find().scaled(2, 0).multiply()),
     (f"{INVALID}C is D, but their layouts are not the same",
-     lambda one: one.find().multiply(c_layout=one.layout(0, 4, 3, 4))),
-    ("CUDA_ERROR_INVALID_HANDLE", lambda one: one.find().multiply(stream=12345)),
+     lambda raw: raw.find().multiply(c_layout=raw.layout(0, 4, 3, 4))),
+    ("CUDA_ERROR_INVALID_HANDLE", lambda raw: raw.find().multiply(stream=12345)),
     # Algorithms, alignments, memory
-    ("a product without an algorithm", lambda one: one.multiply(algorithm=0)),
-    ("that no heuristic has found", lambda one: one.multiply(algorithm=UNKNOWN.ctypes.data)),
+    ("a product without an algorithm", lambda raw: raw.multiply(algorithm=0)),
+    ("that no heuristic has found", lambda raw: raw.multiply(algorithm=UNKNOWN.ctypes.data)),
     ("was found for another product",
-     lambda one: one.find().multiply(a_layout=one.layout(0, 4, 2, 5))),
-    *(("is not aligned to 16 bytes, as was promised", lambda one, moved=moved: one.align(16).find()
+     lambda raw: raw.find().multiply(a_layout=raw.layout(0, 4, 2, 5))),
+    *(("is not aligned to 16 bytes, as was promised", lambda raw, moved=moved: raw.align(16).find()
        .move(16, moved).multiply().move(8, moved).multiply()) for moved in ("a", "b", "cd")),
-    ("B is not aligned to its elements", lambda one: one.align(1).find().move(2, "b").multiply()),
-    (f"{INVALID}a workspace of 0 bytes", lambda one: one.with_workspace().multiply()),
+    ("B is not aligned to its elements", lambda raw: raw.align(1).find().move(2, "b").multiply()),
+    (f"{INVALID}a workspace of 0 bytes", lambda raw: raw.with_workspace().multiply()),
     (f"{INVALID}a workspace of 511 bytes",
-     lambda one: one.with_workspace().multiply(workspace=one.allocated(512), bytes=511)),
-    (f"{INVALID}a workspace of 512 bytes", lambda one: one.with_workspace().multiply(bytes=512)),
+     lambda raw: raw.with_workspace().multiply(workspace=raw.allocated(512), bytes=511)),
+    (f"{INVALID}a workspace of 512 bytes", lambda raw: raw.with_workspace().multiply(bytes=512)),
     ("not aligned to 256 bytes",
-     lambda one: one.with_workspace().multiply(workspace=one.allocated(1024) + 16, bytes=512)),
+     lambda raw: raw.with_workspace().multiply(workspace=raw.allocated(1024) + 16, bytes=512)),
     ("the workspace overlaps A",
-     lambda one: one.with_workspace().multiply(workspace=one.given["a"], bytes=512)),
+     lambda raw: raw.with_workspace().multiply(workspace=raw.given["a"], bytes=512)),
     ("the workspace overlaps D",
-     lambda one: one.with_workspace().multiply(workspace=one.given["d"], bytes=512)),
-    ("D overlaps A", lambda one: one.find().multiply(c=one.given["a"], d=one.given["a"])),
+     lambda raw: raw.with_workspace().multiply(workspace=raw.given["d"], bytes=512)),
+    ("D overlaps A", lambda raw: raw.find().multiply(c=raw.given["a"], d=raw.given["a"])),
     ("D overlaps C, but is not C",
-     lambda one: one.scaled(1, 1).align(4).find().multiply(c=one.given["d"] + 4)),
+     lambda raw: raw.scaled(1, 1).align(4).find().multiply(c=raw.given["d"] + 4)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "call"), REFUSED)
-def test_what_is_refused(one, text, call):
+def test_what_is_refused(raw, text, call):
     with pytest.raises(Exception, match=re.escape(text)) as caught:
-        call(one)
+        call(raw)
     assert type(caught.value).__name__ in ("CublasLtError", "OutsideTheDouble", "CudaError")
 
 
-def test_a_workspace_is_taken_where_it_is_allowed(one):
-    one.with_workspace().multiply(workspace=one.allocated(512), bytes=512)
-    assert one.result.workspace_bytes == 512
-    assert one.with_workspace(most=511).multiply().result.workspace_bytes == 0
+def test_a_workspace_is_taken_where_it_is_allowed(raw):
+    raw.with_workspace().multiply(workspace=raw.allocated(512), bytes=512)
+    assert raw.result.workspace_bytes == 512
+    assert raw.with_workspace(most=511).multiply().result.workspace_bytes == 0
 
 
 def test_accesses_outside_of_memory_are_faults():
-    one = RawProduct(DoubledDevice())
-    one.find().multiply(a=one.allocated(16))
-    one.driver.cuStreamSynchronize(one.given["stream"])
-    (fault,) = one.device.double.faults
+    raw = RawProduct(DoubledDevice())
+    raw.find().multiply(a=raw.allocated(16))
+    raw.driver.cuStreamSynchronize(raw.given["stream"])
+    (fault,) = raw.device.double.faults
     assert "cublasLtMatmul accesses 32 bytes" in str(fault)
 
 
-def test_the_engine_gets_statuses_and_nothing_that_ctypes_would_change(one):
-    functions = one.library.functions
-    operation = one.given["operation"]
+def test_the_engine_gets_statuses_and_nothing_that_ctypes_would_change(raw):
+    functions = raw.library.functions
+    operation = raw.given["operation"]
     assert functions.cublasLtMatmulDescSetAttribute(operation, 3, 0, 4) == 7
     assert functions.cublasLtGetStatusName(7) == b"CUBLAS_STATUS_INVALID_VALUE"
     assert functions.cublasLtMatmulDescDestroy(operation) == 0
@@ -275,15 +275,15 @@ def test_the_engine_gets_statuses_and_nothing_that_ctypes_would_change(one):
         with pytest.raises(Exception, match=f"{wrong} in cublasLtMatmulPreferenceDestroy, which"):
             functions.cublasLtMatmulPreferenceDestroy(wrong)
     for name, parameters in FUNCTIONS.items():
-        own = one.library if hasattr(one.library, name) else functions
-        assert len(inspect.signature(getattr(own, name)).parameters) == len(parameters)
+        owner = raw.library if hasattr(raw.library, name) else functions
+        assert len(inspect.signature(getattr(owner, name)).parameters) == len(parameters)
 
 
-def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(one):
+def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(raw):
     a = np.arange(8, dtype=np.float32).reshape(4, 2) - 3
     b = np.arange(6, dtype=np.float32).reshape(2, 3) * 0.5
-    np.testing.assert_array_equal(one.computed(a, b, np.nan, 0), a @ b)
-    np.testing.assert_array_equal(one.computed(a, b, 100, 1), a @ b + 100)
+    np.testing.assert_array_equal(raw.computed(a, b, np.nan, 0), a @ b)
+    np.testing.assert_array_equal(raw.computed(a, b, 100, 1), a @ b + 100)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_scalars_are_read_in_the_call_and_the_old_result_with_beta(one):
 def test_parts_of_sums_are_rounded_if_that_is_allowed(device, schemes, expected):
     float16 = 2
     sizes = {name: (float16, *size[1:]) for name, size in SIZES.items()}
-    one = RawProduct(device, **sizes)
+    raw = RawProduct(device, **sizes)
     # The first product of a sum is too large for float16, the sum is not.
     a, b = np.tile(np.float16([2, -1]), (4, 1)), np.full((2, 3), 60000, np.float16)
-    assert (one.computed(a, b, 0, 0, schemes) == expected).all()
+    assert (raw.computed(a, b, 0, 0, schemes) == expected).all()

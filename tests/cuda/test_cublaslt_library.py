@@ -69,22 +69,22 @@ HANDLES = re.compile(
 @pytest.mark.parametrize("name", lt.FUNCTIONS)
 def test_parameters_are_those_of_the_header(header, name):
     (declared,) = re.findall(rf"\b{name}\(([^)]*)\);", header)
-    parameters = [" ".join(one.split()) for one in declared.split(",") if one != "void"]
+    parameters = [" ".join(text.split()) for text in declared.split(",") if text != "void"]
     expected = [
-        ctypes.c_void_p if HANDLES.search(one) else KINDS.get(one.split()[0], ctypes.c_int)
-        for one in parameters
+        ctypes.c_void_p if HANDLES.search(text) else KINDS.get(text.split()[0], ctypes.c_int)
+        for text in parameters
     ]
     assert [*lt.FUNCTIONS[name]] == expected
     if hasattr(CublasLtDouble, name):
-        own = [*inspect.signature(getattr(CublasLtDouble, name)).parameters]
-        assert own == ["self", *(re.findall(r"\w+", one)[-1] for one in parameters)]
+        names = [*inspect.signature(getattr(CublasLtDouble, name)).parameters]
+        assert names == ["self", *(re.findall(r"\w+", parameter)[-1] for parameter in parameters)]
 
 
 def test_the_record_of_an_algorithm_has_the_size_of_the_headers():
     # uint64_t[8], size_t, an enumeration, float, int[4]
     assert ctypes.sizeof(lt.HeuristicResult) == 96
-    own = [getattr(lt.HeuristicResult, name).offset for name, *_ in lt.HeuristicResult._fields_]
-    assert own == [0, 64, 72, 76, 80]
+    offsets = [getattr(lt.HeuristicResult, name).offset for name, *_ in lt.HeuristicResult._fields_]
+    assert offsets == [0, 64, 72, 76, 80]
 
 
 def test_the_library_has_the_statuses_that_the_double_returns(library):
@@ -107,8 +107,8 @@ def test_descriptors_have_the_attributes_that_the_engine_sets(library, dtype):
     def read(kind, descriptor, attribute, value):
         function, size = getattr(library, f"cublasLt{kind}GetAttribute"), ctypes.c_size_t()
         function.argtypes = (*lt.FUNCTIONS["cublasLtMatmulDescSetAttribute"], ctypes.c_void_p)
-        given = descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)
-        assert function(*given, ctypes.addressof(size)) == 0
+        arguments = descriptor, attribute, ctypes.addressof(value), ctypes.sizeof(value)
+        assert function(*arguments, ctypes.addressof(size)) == 0
         assert size.value == ctypes.sizeof(value)
         return value.value
 
@@ -124,14 +124,15 @@ def test_descriptors_have_the_attributes_that_the_engine_sets(library, dtype):
         ):
             assert read("MatmulDesc", described.operation, attribute, value) == expected
         assert described.layouts[2] == described.layouts[3]
-        for layout, one in zip(described.layouts, (left, right, result), strict=False):
+        for layout, operand in zip(described.layouts, (left, right, result), strict=False):
             # CUBLASLT_MATRIX_LAYOUT_TYPE, then its rows, columns and leading dimension.
             kinds = {0: ctypes.c_uint32, 2: ctypes.c_uint64, 3: ctypes.c_uint64, 4: ctypes.c_int64}
             kinds[lt.MATRIX_LAYOUT_BATCH_COUNT] = ctypes.c_int32
             kinds[lt.MATRIX_LAYOUT_STRIDED_BATCH_OFFSET] = ctypes.c_int64
-            found = [read("MatrixLayout", layout, one, kind()) for one, kind in kinds.items()]
-            type_ = {"float32": 0, "float16": 2, "bfloat16": 14}[one.dtype]
-            assert found == [type_, one.rows, one.columns, one.leading, 3, one.batch_stride]
+            values = [read("MatrixLayout", layout, key, kind()) for key, kind in kinds.items()]
+            type_ = {"float32": 0, "float16": 2, "bfloat16": 14}[operand.dtype]
+            sizes = operand.rows, operand.columns, operand.leading
+            assert values == [type_, *sizes, 3, operand.batch_stride]
 
 
 def test_a_wrong_size_of_an_attribute_is_an_error(library):

@@ -60,12 +60,12 @@ def folder(tmp_path_factory):
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("needs Linux and a C compiler")
-    found = tmp_path_factory.mktemp("libraries")
+    libraries = tmp_path_factory.mktemp("libraries")
     for name in LIBRARIES:
-        command = [compiler, "-w", "-shared", "-fPIC", "-o", found / name, SOURCE, "-ldl"]
+        command = [compiler, "-w", "-shared", "-fPIC", "-o", libraries / name, SOURCE, "-ldl"]
         said = subprocess.run(command, capture_output=True, text=True)
         assert not said.returncode, said.stderr
-    return found
+    return libraries
 
 
 def started(folder, *parts):
@@ -129,7 +129,7 @@ def test_a_driver_from_before_cuda_12_is_too_old(tmp_path):
 
 def test_cublaslt_gets_arguments_through_ctypes(folder):
     noted = run(folder, DRIVER, MODEL)
-    called = [one for one in noted if one.startswith("cublasLt")]
+    called = [line for line in noted if line.startswith("cublasLt")]
     # CUBLAS_COMPUTE_32F, CUDA_R_32F, and the attributes TRANSA, TRANSB, EPILOGUE and BIAS_POINTER.
     assert called[:8] == [
         "cublasLtMatmulDescCreate compute 68, scale 0",
@@ -141,7 +141,7 @@ def test_cublaslt_gets_arguments_through_ctypes(folder):
         "cublasLtMatrixLayoutCreate type 0, 1024 x 512, 1024",
         "cublasLtMatrixLayoutCreate type 0, 512 x 512, 512",
     ]
-    products = {one for one in called if one.startswith("cublasLtMatmul alpha")}
+    products = {line for line in called if line.startswith("cublasLtMatmul alpha")}
     assert products == {
         "cublasLtMatmul alpha 1, beta 0, in place 1 1, algorithm 4321, workspace 1024"
     }

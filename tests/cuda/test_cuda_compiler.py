@@ -29,7 +29,7 @@ from gpu_devices import NVIDIA
 from ptx_addresses import accesses_of
 from ptx_traffic import sectors, traffic_of, wavefronts
 
-# What ptxas says of two kernels, of which one spills.
+# What ptxas says of two kernels; one of them spills.
 LOG = """ptxas info    : 28 bytes gmem, 56 bytes cmem[4]
 ptxas info    : Compiling entry function 'step20_0' for 'sm_80'
 ptxas info    : Function properties for step20_0
@@ -46,7 +46,7 @@ ptxas info    : Compile time = 2.089 ms
 """
 
 # A kernel whose work items share an array, as NVRTC writes it. Its loop stores a row of 33 words at
-# a time, so that the row of an item is in another bank than that of its neighbour.
+# a time, so that the row of an item is in another bank than its neighbour's.
 PTX = """
 .version 9.3
 .target sm_80
@@ -138,9 +138,10 @@ def test_kernels_are_written_for_the_attributes_of_a_gpu(architecture):
 
 
 def test_tensor_cores_multiply_float32_faster_where_they_can():
-    named = {one.name: one for one in rooflines_of("float32")}
+    named = {roofline.name: roofline for roofline in rooflines_of("float32")}
     assert [name for name in named if name.startswith("Nvidia T4")] == ["Nvidia T4"]
-    assert "Nvidia T4 with tensor cores" in [one.name for one in rooflines_of("mixed-float16")]
+    mixed = [roofline.name for roofline in rooflines_of("mixed-float16")]
+    assert "Nvidia T4 with tensor cores" in mixed
     a100 = named["Nvidia A100 with tensor cores"]
     assert a100.seconds(int(156e12), 0, multiplies=True) == pytest.approx(1)
     assert a100.seconds(int(19.5e12), 0, multiplies=False) == pytest.approx(1)
@@ -155,7 +156,7 @@ def test_the_output_of_ptxas_is_read():
         Compiled("step20_0", 54, 0, 0, 0, 8704, False),
         Compiled("gather_100_1_i64", 255, 96, 88, 120, 0, True),
     ]
-    assert [one.spills for one in cuda_compiler.kernels_in(LOG)] == [False, True]
+    assert [kernel.spills for kernel in cuda_compiler.kernels_in(LOG)] == [False, True]
 
 
 def test_ptx_is_read():
@@ -209,19 +210,20 @@ MATRICES = """
 )
 def test_matrices_and_asynchronous_copies_have_traffic(space, expected):
     (kernel,) = ptx_text.kernels_in(PTX.replace("bar.sync 	0;", MATRICES))
-    found = [
-        traffic_of([one], space)
-        for one in accesses_of(kernel, 64, 0, 1)
-        if one.instruction.opcode.startswith(("ldmatrix", "cp")) and one.operand.space == space
+    groups = [
+        traffic_of([access], space)
+        for access in accesses_of(kernel, 64, 0, 1)
+        if access.instruction.opcode.startswith(("ldmatrix", "cp"))
+        and access.operand.space == space
     ]
-    assert [(one.least, one.needed) for one in found] == expected
-    assert sum(one.is_other_access for one in kernel.body) == 1
+    assert [(group.least, group.needed) for group in groups] == expected
+    assert sum(instruction.is_other_access for instruction in kernel.body) == 1
 
 
 def test_traffic_counts_what_no_model_knows():
     (kernel,) = ptx_text.kernels_in(PTX)
-    found = traffic_of(accesses_of(kernel, 64, 0, 1), "global")
-    assert (found.accesses, found.unknown, found.skipped) == (1, 1, 0)
+    traffic = traffic_of(accesses_of(kernel, 64, 0, 1), "global")
+    assert (traffic.accesses, traffic.unknown, traffic.skipped) == (1, 1, 0)
 
 
 @pytest.mark.cases(
@@ -281,15 +283,16 @@ def test_addresses_are_those_of_the_source():
         for name, (text, _) in INDICES.items()
     )
     ptx = compilation_of("\n".join((head, *kernels)), A100).ptx
-    found = {}
+    addresses = {}
     for kernel in ptx_text.kernels_in(ptx):
-        shared = [one for one in accesses_of(kernel, 96, 5, 9) if one.operand.space == "shared"]
-        store = next(one for one in shared if one.operand.is_written)
+        every = accesses_of(kernel, 96, 5, 9)
+        shared = [access for access in every if access.operand.space == "shared"]
+        store = next(access for access in shared if access.operand.is_written)
         assert store.addresses is not None, kernel.name
-        found[kernel.name] = store.addresses
+        addresses[kernel.name] = store.addresses
     items = np.arange(96)
     for name, (_, index) in INDICES.items():
-        assert found[name].tolist() == (index(items, 5) * 4).tolist(), name
+        assert addresses[name].tolist() == (index(items, 5) * 4).tolist(), name
 
 
 @pytest.mark.usefixtures("compilers")
@@ -299,11 +302,11 @@ def test_no_kernel_spills_registers(name):
     target = family_of(architecture).target
     program = trained_convolutions(None, device_of(architecture), target)
     kernels = Written(program, architecture).kernels
-    assert [kernel for kernel, one in kernels.items() if one.compiled.spills] == []
-    assert any(one.compiled.shared_bytes for one in kernels.values())
-    for one in kernels.values():
-        used = one.compiled.registers, one.compiled.shared_bytes
-        assert occupancy_of(architecture, one.group, *used).groups
+    assert [key for key, kernel in kernels.items() if kernel.compiled.spills] == []
+    assert any(kernel.compiled.shared_bytes for kernel in kernels.values())
+    for kernel in kernels.values():
+        used = kernel.compiled.registers, kernel.compiled.shared_bytes
+        assert occupancy_of(architecture, kernel.group, *used).groups
 
 
 @pytest.mark.usefixtures("compilers")
@@ -316,10 +319,10 @@ def test_no_kernel_of_tensor_cores_spills_registers(dtype, products):
     training = lm.CrossEntropy(), lm.SGD(0.1)
     workload = Workload("products", Stack((96,), layers), 288, "step", *training)
     kernels = cuda_kernels.written_for(workload, dtype, A100, products).kernels.values()
-    tensor = [one for one in kernels if one.text.tensor_instructions()[0]]
+    tensor = [kernel for kernel in kernels if kernel.text.tensor_instructions()[0]]
     assert len(tensor) == 5
-    assert [one.compiled.name for one in kernels if one.compiled.spills] == []
-    assert max(one.compiled.registers for one in tensor) < 255
+    assert [kernel.compiled.name for kernel in kernels if kernel.compiled.spills] == []
+    assert max(kernel.compiled.registers for kernel in tensor) < 255
 
 
 def kernels_with(schedules, program, architecture):
@@ -332,14 +335,14 @@ def kernels_with(schedules, program, architecture):
 @pytest.mark.usefixtures("compilers")
 @pytest.mark.parametrize("name", ["matmul-large-f16", "matmul-large-tf32"])
 def test_tiles_that_are_copied_in_most_registers_do_not_spill(name):
-    (case,) = (one for one in LARGE if one.name == name)
+    (case,) = (case for case in LARGE if case.name == name)
     architecture = ARCHITECTURES["sm_90"]
     program = compiled(case, family_of(architecture).target)
     gemm = Product(program.steps[0])
     every = matrix_schedules(gemm, 32, architecture.traits)
     most = max(every, key=partial(_held_registers, gemm))
     assert _held_registers(gemm, most) > 32
-    assert not any(one.spills for one in kernels_with({0: most}, program, architecture)), most
+    assert not any(kernel.spills for kernel in kernels_with({0: most}, program, architecture)), most
 
 
 @pytest.mark.usefixtures("compilers")
@@ -353,14 +356,14 @@ def test_products_of_warpgroups_run_on_while_the_next_ones_begin(kind):
 
     target = family_of(architecture).target
     program = compiled(Case("product", ((1024, 1024),) * 2, product), target)
-    (number,) = (n for n, one in enumerate(program.steps) if isinstance(one, Contraction))
+    (number,) = (n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
     every = matrix_schedules(Product(program.steps[number]), 32, architecture.traits)
     # The last one of each tile has the longest stretches, or the most.
-    tiles = {(one.tile_m, one.tile_n): one for one in every if one.by_warpgroups}
+    tiles = {(tiled.tile_m, tiled.tile_n): tiled for tiled in every if tiled.by_warpgroups}
     assert len(tiles) >= 6
     for decided in tiles.values():
         kernels = kernels_with({number: decided}, program, architecture)
-        assert not any(one.spills or one.is_serialized for one in kernels), decided
+        assert not any(kernel.spills or kernel.is_serialized for kernel in kernels), decided
 
 
 @pytest.mark.usefixtures("compilers")
@@ -387,7 +390,7 @@ def test_the_table_names_each_step_and_kernel():
     assert len(kernels) >= steps
     assert sum("wavefronts of shared memory" in line for line in lines) == len(kernels)
     (total,) = (line for line in lines if line.startswith("6 steps"))
-    assert all(one.name in total for one in NVIDIA)
+    assert all(gpu.name in total for gpu in NVIDIA)
 
 
 @pytest.mark.usefixtures("compilers")
@@ -419,8 +422,8 @@ def test_a_missing_compiler_and_tf32_in_mixed_precision_are_refused(
 def test_products_in_tf32_are_instructions_of_tensor_cores():
     (workload,) = chosen(["mlp"])
     kernels = cuda_kernels.written_for(workload, "float32", A100, "tf32").kernels.values()
-    assert any(one.text.tensor_instructions()[0] for one in kernels)
-    assert [one.loop for one in kernels if one.loop] != []
+    assert any(kernel.text.tensor_instructions()[0] for kernel in kernels)
+    assert [kernel.loop for kernel in kernels if kernel.loop] != []
 
 
 SASS = """

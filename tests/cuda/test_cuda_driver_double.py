@@ -178,13 +178,13 @@ def documented_parameters(function):
 
 
 def test_functions_have_the_parameters_of_the_real_modules():
-    names = [one for one in dir(DriverDouble) if re.match("cu[A-Z]", one)]
+    names = [name for name in dir(DriverDouble) if re.match("cu[A-Z]", name)]
     functions = [(DriverDouble, real_driver, name) for name in names]
-    functions += [(NvrtcDouble, real_nvrtc, f"nvrtcGetCUBIN{one}") for one in ("", "Size")]
+    functions += [(NvrtcDouble, real_nvrtc, f"nvrtcGetCUBIN{suffix}") for suffix in ("", "Size")]
     for double, real, name in functions:
         code = getattr(getattr(double, name), "__wrapped__", getattr(double, name)).__code__
-        own = [*code.co_varnames[1 : code.co_argcount]]
-        assert own == documented_parameters(getattr(real, name)), name
+        parameters = [*code.co_varnames[1 : code.co_argcount]]
+        assert parameters == documented_parameters(getattr(real, name)), name
 
 
 def test_missing_functions_raise_as_a_module_does():
@@ -414,8 +414,8 @@ def test_a_missing_wait_shows_as_a_wrong_result(scenario, option, late, early):
     assert scenario(Session(LATE), **option) == late
     assert scenario(Session(EARLY), **option) == early
     # Random orders show it for some seeds.
-    found = {scenario(Session(Order("random", seed)), **option) for seed in range(16)}
-    assert found == {late, early}
+    results = {scenario(Session(Order("random", seed)), **option) for seed in range(16)}
+    assert results == {late, early}
 
 
 def test_elapsed_time_grows_with_the_work(session):
@@ -495,11 +495,12 @@ def test_a_copy_of_memory_that_nobody_wrote_is_still_not_written(session):
 
 def test_leaks_are_what_is_alive(session):
     pointer, host, event = session.number(), session("cuMemHostAlloc", 8, 0), session.event()
-    found = [re.sub("0x.*", "...", leak) for leak in session.double.leaks()]
-    assert found == [
+    leaks = [re.sub("0x.*", "...", leak) for leak in session.double.leaks()]
+    assert leaks == [
         *("4 bytes on device 0", "8 bytes of page-locked memory", "context of device 0"),
         *("Stream ...", "LoadedImage ...", "Event ..."),
     ]
-    for call, one in (("cuMemFree", pointer), ("cuMemFreeHost", host), ("cuEventDestroy", event)):
-        session(call, one)
+    session("cuMemFree", pointer)
+    session("cuMemFreeHost", host)
+    session("cuEventDestroy", event)
     assert len(session.double.leaks()) == 3

@@ -35,7 +35,7 @@ def refusal(call, kind=EngineError):
 
 
 @pytest.mark.cases(
-    ("error", "found"),
+    ("error", "problem"),
     (ModuleNotFoundError("No module named 'cuda'", name="cuda.bindings"), "none"),
     (ImportError("undefined symbol: x"), "one that cannot be imported: undefined symbol: x"),
     # A package that lacks one of its own is not called missing.
@@ -44,7 +44,7 @@ def refusal(call, kind=EngineError):
         "one that cannot be imported: No module named 'cuda.pathfinder'",
     ),
 )
-def test_a_package_that_is_missing_or_cannot_be_imported_is_named(monkeypatch, error, found):
+def test_a_package_that_is_missing_or_cannot_be_imported_is_named(monkeypatch, error, problem):
     def fails(name):
         raise error
 
@@ -53,7 +53,7 @@ def test_a_package_that_is_missing_or_cannot_be_imported_is_named(monkeypatch, e
     assert refusal(requirements.packages) == (
         "in cuda: the cuda engine needs the package cuda-bindings\n"
         "  expected  cuda-bindings 13.0 or later\n"
-        f"  found     {found}\n"
+        f"  found     {problem}\n"
         "  Install the packages with: pip install 'lamina[cuda]'. It also needs Nvidia's driver, "
         "but no CUDA toolkit."
     )
@@ -89,13 +89,13 @@ class DynamicLibNotFoundError(RuntimeError):
 NO_LIBRARY = DynamicLibNotFoundError("not in this folder\nnor in that folder")
 
 
-def starting(double, monkeypatch, found):
+def starting(double, monkeypatch, failure):
     """The error of a driver that starts with this error."""
 
     def start(flags):
-        if isinstance(found, Exception):
-            raise found
-        return (getattr(CUresult, f"CUDA_ERROR_{found}"),)
+        if isinstance(failure, Exception):
+            raise failure
+        return (getattr(CUresult, f"CUDA_ERROR_{failure}"),)
 
     driver = SimpleNamespace(cuInit=start, cuGetErrorString=lambda status: (0, b"a text"))
     monkeypatch.setattr(calls, "packages", lambda: (driver, double.nvrtc))
@@ -142,7 +142,7 @@ NO_START = "in cuda: the CUDA driver does not start\n"
 
 
 @pytest.mark.parametrize(
-    ("found", "kernel", "missing", "texts"),
+    ("failure", "kernel", "missing", "texts"),
     [
         (NO_LIBRARY, "", (), [NO_DRIVER]),
         (NO_LIBRARY, "", ("nvidia-cublas", "nvidia-cuda-nvrtc"), [
@@ -171,15 +171,15 @@ NO_START = "in cuda: the CUDA driver does not start\n"
     ],
 )  # fmt: skip
 def test_a_driver_that_does_not_start_is_shown_with_the_remedy(
-    double, monkeypatch, tmp_path, found, kernel, missing, texts
+    double, monkeypatch, tmp_path, failure, kernel, missing, texts
 ):
     version = tmp_path / "version"
     if kernel:
         version.write_text(f"NVRM version: {kernel}\nGCC\n", encoding="utf-8")
     monkeypatch.setattr(requirements, "_KERNEL_DRIVER", version)
     monkeypatch.setattr(calls, "missing_packages", lambda: list(missing))
-    text = starting(double, monkeypatch, found)
-    assert text == texts[0] or [one for one in texts if one not in text] == []
+    text = starting(double, monkeypatch, failure)
+    assert text == texts[0] or [part for part in texts if part not in text] == []
 
 
 def test_a_driver_that_shows_no_device_is_an_error_like_that_of_its_start(use, monkeypatch):
@@ -197,9 +197,9 @@ def listed():
 @pytest.mark.usefixtures("double")
 def test_a_device_without_packages_is_listed_with_the_remedy(monkeypatch):
     monkeypatch.setattr(calls, "missing_packages", lambda: ["nvidia-cublas"])
-    (found,) = listed()
-    assert found.problem == "missing packages: nvidia-cublas"
-    assert found.remedy == "Install the packages with: pip install 'lamina[cuda]'."
+    (device,) = listed()
+    assert device.problem == "missing packages: nvidia-cublas"
+    assert device.remedy == "Install the packages with: pip install 'lamina[cuda]'."
 
 
 def test_a_driver_that_is_too_old_is_refused(double, monkeypatch):
@@ -246,8 +246,8 @@ def test_a_device_that_is_not_there_is_refused(use, name, problem):
 @pytest.mark.usefixtures("double")
 def test_an_old_gpu_is_listed_with_the_remedy(monkeypatch):
     monkeypatch.setattr(devices, "LEAST_CAPABILITY", (8, 9))
-    (found,) = listed()
-    assert found.problem == "needs compute capability 8.9, the device has 8.0"
+    (device,) = listed()
+    assert device.problem == "needs compute capability 8.9, the device has 8.0"
     text = refusal(lambda: open_engine("cuda:0"))
     assert text.startswith("in cuda:0: this CUDA device cannot be used\n")
     assert text.endswith("\n  Use the opencl engine, which runs on older GPUs.")
@@ -301,11 +301,11 @@ def test_kernels_are_compiled_at_once_and_found_in_other_texts(
 
     def run(*names):
         module = driver.build("\n\n".join([head, *map(kernels.get, names)]))
-        found, target = [], driver.allocate(4)
+        values, target = [], driver.allocate(4)
         for name in names:
             driver.queue.launch(driver.kernel(module, name, [target], 1, numbered=False, group=1))
-            found += read(driver, target, 1)
-        return found
+            values += read(driver, target, 1)
+        return values
 
     compile_, both = driver._api.nvrtc.nvrtcCompileProgram, threading.Barrier(2, timeout=60)
 
@@ -350,13 +350,13 @@ def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
     # Programs that are kept on disk have the schedules of the true rule.
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
     double = use(DeviceDescription(capability=capability), order=Order(order))
-    found, expected = (fitted(one).parameters() for one in ("cuda", "interpreter"))
+    parameters, expected = (fitted(engine).parameters() for engine in ("cuda", "interpreter"))
     # All contractions of a training step: two forward, three backward.
     assert len({*double.cublaslt.problems}) == 5
     # From sm_90 on, kernels begin before the one before them has ended.
     assert (counts["cuLaunchKernelEx"] > 0) == (capability >= (9, 0))
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(parameters[name], value, rtol=2e-4, atol=2e-5)
 
 
 def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
@@ -382,7 +382,7 @@ def test_all_memory_is_freed(double):
     model.predict(data()[0])
     del model
     gc.collect()
-    assert [one for one in double.leaks() if "bytes on device" in one] == []
+    assert [leak for leak in double.leaks() if "bytes on device" in leak] == []
 
 
 def test_each_gpu_has_a_model_of_its_own(use):
@@ -431,8 +431,8 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_largest_that_does(use, co
     assert text.startswith("in cuda:0: a batch of 700 examples needs more memory than there is\n")
     # Inputs of this size are uploaded by a second stream to buffers of their own.
     assert "inputs that are uploaded early: 2.68 MiB" in text
-    found = re.search(r"\n  Take a batch of at most (\d+) examples, or divide", text)
-    largest = int(found[1])
+    match = re.search(r"\n  Take a batch of at most (\d+) examples, or divide", text)
+    largest = int(match[1])
     with model.training(**how, batch_size=largest) as training:
         training.step(np.zeros((largest, 1000), "float32"), np.zeros(largest, "int64"))
         # The bill is nearly all of the memory, and it is what is taken.

@@ -80,8 +80,8 @@ def test_a_program_calls_the_library_and_gives_everything_back(
     schedule = by_library(device, program)
     assert text in str(schedule)
     launches = device.family.write(program, schedule)
-    assert {name: one.bytes for name, one in launches.workspaces.items()} == workspaces
-    ends = [one.offset + one.bytes for one in launches.workspaces.values()]
+    assert {name: buffer.bytes for name, buffer in launches.workspaces.items()} == workspaces
+    ends = [buffer.offset + buffer.bytes for buffer in launches.workspaces.values()]
     assert launches.workspace_bytes == max(ends, default=0)
     product, *epilogue = launches.launches
     assert product.product is not None
@@ -95,8 +95,8 @@ def test_a_program_calls_the_library_and_gives_everything_back(
     feeds["x2"][3] = np.nan
     expected = feeds["x0"] @ feeds["x1"] + feeds["x2"]
     expected = np.maximum(expected, 0) if case is RELU else expected
-    found = run(device, case, schedule, feeds)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    result = run(device, case, schedule, feeds)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     assert len({*device.library.problems}) == 1
     assert {line.split()[0] for line in device.library.alive()} == {"handle"}
 
@@ -104,12 +104,12 @@ def test_a_program_calls_the_library_and_gives_everything_back(
 @pytest.mark.parametrize(("capability", "most"), [((8, 9), 4 << 20), ((9, 0), 32 << 20)])
 def test_the_workspace_is_at_most_the_recommended_one(capability, most):
     device = DoubledDevice(capability)
-    found = plain_product(Product().step())
+    plain = plain_product(Product().step())
     device.library.workspace = most
-    first, second = device.driver.library_algorithms(found.product)
+    first, second = device.driver.library_algorithms(plain.product)
     assert (first.number, second.number, first.workspace_bytes) == (0, 1, most)
     device.library.workspace = most + 1
-    other = replace(found.product, right=replace(found.product.right, start=64))
+    other = replace(plain.product, right=replace(plain.product.right, start=64))
     assert device.driver.library_algorithms(other)[0].workspace_bytes == 0
 
 
@@ -121,7 +121,7 @@ def test_without_an_algorithm_our_kernels_run_a_step(device, layer, failure, mon
     device.library.failure = failure
     device.driver._library()._algorithms.clear()
     assert NAMED not in str(device.family.decide(layer))
-    assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(layer))
+    assert LibrarySchedule not in map(type, device.family.candidates(layer))
     assert NAMED not in str(by_library(device, layer))
     assert NAMED not in device.engine.listing(layer, 0, "schedule")
 
@@ -134,22 +134,22 @@ def a_millisecond(schedule, repeat, runs):
 
 def test_a_candidate_that_the_library_refuses_is_not_chosen(device, layer):
     program = with_memories(layer)
-    own, *_, library = device.family.candidates(program)
+    first, *_, library = device.family.candidates(program)
     assert isinstance(library, LibrarySchedule)
     family = SimpleNamespace(
-        candidates=lambda program: [library, own],
+        candidates=lambda program: [library, first],
         text_of_candidate=str,
         expected_seconds=device.family.expected_seconds,
         decide=device.family.decide,
         write=device.family.write,
     )
     device.library.failure = "call"
-    found, complete = timed_candidates(program, family, device.driver, a_millisecond)
+    candidates, complete = timed_candidates(program, family, device.driver, a_millisecond)
     assert complete
-    assert found[0] == Candidate(
+    assert candidates[0] == Candidate(
         str(library), None, "the CUDA driver failed at creating a program's kernels"
     )
-    assert found[1].seconds == 1e-3
+    assert candidates[1].seconds == 1e-3
 
 
 def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dropped(
@@ -164,14 +164,15 @@ def test_candidates_are_built_by_threads_once_each_and_those_that_are_refused_dr
             raise InternalError("NVRTC refuses a kernel")
 
     on_call(device.driver, "build", building)
-    texts = [str(one) for one in device.family.candidates(program)]
-    found, complete = timed_candidates(program, device.family, device.driver, a_millisecond)
+    texts = [str(schedule) for schedule in device.family.candidates(program)]
+    candidates, complete = timed_candidates(program, device.family, device.driver, a_millisecond)
     assert complete
-    assert len(builders) == len(found) == len(texts) > 2
+    assert len(builders) == len(candidates) == len(texts) > 2
     assert threading.get_ident() not in builders
-    assert [one.schedule for one in found] == texts
-    assert [one.problem for one in found if one.problem] == ["NVRTC refuses a kernel"]
-    assert sum(one.seconds == 1e-3 for one in found) == len(texts) - 1
+    assert [candidate.schedule for candidate in candidates] == texts
+    problems = [candidate.problem for candidate in candidates if candidate.problem]
+    assert problems == ["NVRTC refuses a kernel"]
+    assert sum(candidate.seconds == 1e-3 for candidate in candidates) == len(texts) - 1
 
 
 def test_candidates_of_the_next_steps_are_built_while_those_of_a_step_are_timed(
@@ -223,13 +224,13 @@ def test_convolutions_are_no_candidates_for_the_library(device):
         return ops.conv(x, weight, strides=1, padding=1, dilations=1, groups=1)
 
     program = compiled(Case("conv", ((2, 3, 6, 6), (4, 3, 3, 3)), conv), device.engine.target)
-    assert not any(isinstance(one, LibrarySchedule) for one in device.family.candidates(program))
+    assert LibrarySchedule not in map(type, device.family.candidates(program))
 
 
 def test_forced_schedules_replace_the_default(device):
     program = compiled(SQUARE, device.engine.target)
-    own = device.family.candidates(program)[1]
-    assert device.family.decide(program, {0: own}).steps == (own,)
+    second = device.family.candidates(program)[1]
+    assert device.family.decide(program, {0: second}).steps == (second,)
 
 
 def test_calls_of_the_library_are_listed(device):
@@ -260,15 +261,16 @@ def test_steps_with_calls_of_the_library_are_timed(device, layer):
 
 def test_each_algorithm_is_a_candidate(device, layer):
     device.library.proposals = 20
-    found = [one for one in device.family.candidates(layer) if isinstance(one, LibrarySchedule)]
-    assert [one.algorithm.number for one in found] == [*range(8)]
+    candidates = device.family.candidates(layer)
+    library = [schedule for schedule in candidates if isinstance(schedule, LibrarySchedule)]
+    assert [schedule.algorithm.number for schedule in library] == [*range(8)]
     text = f"{NAMED} 7 x 6 x 5 of float32, plus a bias"
-    assert [str(one) for one in found] == [text, *(f"{text}; its choice {n}" for n in range(2, 9))]
-    schedules = [device.family.decide(layer, {0: one}) for one in found]
+    assert [*map(str, library)] == [text, *(f"{text}; its choice {n}" for n in range(2, 9))]
+    schedules = [device.family.decide(layer, {0: schedule}) for schedule in library]
     assert [*legal_schedules(device.family, layer)][-2:] == [schedules[-1], schedules[0]]
-    results = [run(device, LAYER, one) for one in schedules for _ in range(2)]
-    assert len({one.tobytes() for one in results}) == 1
-    assert {one.place for one in device.library.called} == {*range(8)}
+    results = [run(device, LAYER, schedule) for schedule in schedules for _ in range(2)]
+    assert len({result.tobytes() for result in results}) == 1
+    assert {algorithm.place for algorithm in device.library.called} == {*range(8)}
 
 
 def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
@@ -279,8 +281,8 @@ def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
         feeds = case.feeds()
         schedule = by_library(device, compiled(case, device.engine.target))
         free = device.driver.available_bytes()
-        found = [run(device, case, schedule, feeds) for _ in range(2)]
-        np.testing.assert_array_equal(*found)
+        results = [run(device, case, schedule, feeds) for _ in range(2)]
+        np.testing.assert_array_equal(*results)
         assert device.driver.available_bytes() == free
     # The second program of a product needs no such call.
     assert len(device.library.problems) == 3 * 3
@@ -289,8 +291,8 @@ def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
 def test_without_memory_for_another_result_the_first_call_is_captured(device, layer, monkeypatch):
     monkeypatch.setattr(device.driver, "available_bytes", lambda: 6 * 7 * 4 - 1)
     x, weight, bias = LAYER.feeds().values()
-    found = run(device, LAYER, by_library(device, layer))
-    np.testing.assert_allclose(found, x @ weight + bias, rtol=1e-5, atol=1e-6)
+    result = run(device, LAYER, by_library(device, layer))
+    np.testing.assert_allclose(result, x @ weight + bias, rtol=1e-5, atol=1e-6)
     assert len(device.library.problems) == 1
 
 

@@ -154,10 +154,10 @@ def test_what_barriers_order_is_legal(body, options, expected):
 
 
 def test_copies_arrive_at_the_wait_and_fill_with_zeros():
-    found = run(COPY.format("cp.async.wait_group 0;"), threads=32)
+    copied = run(COPY.format("cp.async.wait_group 0;"), threads=32)
     expected = np.arange(128).reshape(32, 4)
     expected[:, 0] = np.where(np.arange(32) < 2, 0, expected[:, 1])
-    np.testing.assert_array_equal(found.reshape(32, 4), expected)
+    np.testing.assert_array_equal(copied.reshape(32, 4), expected)
 
 
 def test_global_memory_is_read_after_it_is_written():

@@ -130,7 +130,7 @@ ROWS = [
     ("cvt rn f32 f64", (1 + 3 * 2.0**-25,), 1 + 2.0**-23),
     ("cvt rn f16 f32", (1 + 2.0**-11,), 1.0), ("cvt rn f16 f32", (1 + 3 * 2.0**-11,), 1 + 2.0**-9),
     ("cvt rn f16 f32", (65520.0,), INF), ("cvt rn f16 f32", (NAN,), NAN),
-    # Halfway cases go to even numbers; the upper half is that of the first operand.
+    # Halfway cases go to even numbers; the upper half comes from the first operand.
     ("cvt rn f16x2 f32", (1 + 2.0**-11, 1 + 3 * 2.0**-11), 0x3C003C02),
     ("cvt rn f16x2 f32", (NAN, -65520.0), 0x7FFFFC00),
     ("cvt rn f16x2 f32", (2.0**-24, -(2.0**-26)), 0x00018000),
@@ -209,13 +209,13 @@ def result_type(name, modifiers):
 def case_of(name, modifiers, operands, want):
     source, result = modifiers[-1], result_type(name, modifiers)
     names, lines = [], []
-    for number, one in enumerate(operands):
-        register, bits = f"a{number}", BITS[source] if isinstance(one, float) else 64
-        names.append(one if isinstance(one, str) else register)
-        if isinstance(one, bool):
-            lines.append(f".reg .pred {register}; setp.ne.u32 {register}, {int(one)}, 0;")
-        elif not isinstance(one, str):
-            value = bits_of(one, source) if isinstance(one, float) else one
+    for number, operand in enumerate(operands):
+        register, bits = f"a{number}", BITS[source] if isinstance(operand, float) else 64
+        names.append(operand if isinstance(operand, str) else register)
+        if isinstance(operand, bool):
+            lines.append(f".reg .pred {register}; setp.ne.u32 {register}, {int(operand)}, 0;")
+        elif not isinstance(operand, str):
+            value = bits_of(operand, source) if isinstance(operand, float) else operand
             lines.append(f".reg .b{bits} {register}; mov.b{bits} {register}, {value};")
     width = BITS[result] if "f" in result else 64
     kind, after = f"b{width}", {16: "cvt.u64.u16 d, r;", 32: "cvt.u64.u32 d, r;"}
@@ -245,7 +245,7 @@ def accesses():
     at = {"global": "mine", "shared": "s", "const": "table", "param": "block"}
     fill = "ld.const.u64 v, [table+{0}]; st.{1}.u64 [{2}+{0}], v;"
     for name in ("ld", "st"):
-        for modifiers, known in FORMS[name].items():
+        for modifiers, known_form in FORMS[name].items():
             space, *vector, type = modifiers
             count, size = int(vector[0][1:]) if vector else 1, BITS[type] // 8
             bits = BITS[type] if "f" in type else 64
@@ -267,28 +267,29 @@ def accesses():
                 code += f" {widen} r{n}; mad.lo.u64 d, d, 31, v;"
             kind = f"u{size}" if "f" in type else DTYPES[type]
             elements, total = np.frombuffer(octets, kind)[:count], 0
-            for one in elements.tolist():
-                total = (31 * total + one) % (1 << 64)
-            yield known.since, (name, *modifiers), Case(code, total)
+            for element in elements.tolist():
+                total = (31 * total + element) % (1 << 64)
+            yield known_form.since, (name, *modifiers), Case(code, total)
 
 
 def wrong_of(rows, target):
     """What is wrong with cases, which all run in one thread."""
     body = """.reg .b32 s; .reg .b64 to, mine, v; .shared .align 32 .b8 sharing[32];
         mov.u32 s, sharing; ld.param.u64 to, [p0]; ld.param.u64 mine, [p1]; """
-    for number, one in enumerate(rows):
-        body += f"\n{{ .reg .b64 d; {one.code} st.global.u64 [to+{8 * number}], d; }}"
+    for number, case in enumerate(rows):
+        body += f"\n{{ .reg .b64 d; {case.code} st.global.u64 [to+{8 * number}], d; }}"
     numbers = ", ".join(map(str, TABLE))
     text = kernel(body, ["u64", "u64", "align 32 .b8"], target=target,
                   before=f".const .align 32 .b8 table[32] = {{{numbers}}};")  # fmt: skip
     bench = Bench(text.replace("p2)", "block[32])"))
     results = np.zeros(len(rows), np.uint64)
-    addresses = [bench.array(one) for one in (results, np.zeros(32, np.uint8))]
+    addresses = [bench.array(array) for array in (results, np.zeros(32, np.uint8))]
     bench.launch("k", 1, 1, *addresses, np.frombuffer(TABLE, np.uint8))
     wrong = []
-    for one, found in zip(rows, bench.read(addresses[0], results).tolist(), strict=True):
-        if found != one.want and not all(is_nan(bits, one.is_float) for bits in (found, one.want)):
-            wrong.append(f"{one.code} gives {found:#x}, {one.want:#x} is expected")
+    results = bench.read(addresses[0], results).tolist()
+    for (code, want, is_float), result in zip(rows, results, strict=True):
+        if result != want and not all(is_nan(bits, is_float) for bits in (result, want)):
+            wrong.append(f"{code} gives {result:#x}, {want:#x} is expected")
     return wrong
 
 
@@ -300,12 +301,12 @@ def test_each_form_of_an_instruction():
     every = [*cases(), *accesses()]
     wrong = []
     for since in {since for since, _, _ in every}:
-        own = [case for one, _, case in every if one == since]
-        for first in range(0, len(own), 100):
-            wrong += wrong_of(own[first : first + 100], f"sm_{since}")
+        rows = [case for version, _, case in every if version == since]
+        for first in range(0, len(rows), 100):
+            wrong += wrong_of(rows[first : first + 100], f"sm_{since}")
     assert not wrong, "\n".join(wrong[:20])
-    known = {(name, *one) for name, forms in FORMS.items() if name not in OTHERS for one in forms}
-    missing = known - {form for _, form, _ in every}
+    keys = {(name, *form) for name, forms in FORMS.items() if name not in OTHERS for form in forms}
+    missing = keys - {form for _, form, _ in every}
     assert not missing, f"no row of {sorted(missing)[:20]}"
 
 
@@ -314,14 +315,15 @@ def test_fused_products_are_rounded_once():
     a, b = (1 + generator.integers(0, 2**12, (2, 400)) * 2.0**-12).astype("f4")
     c = (generator.choice([-1, 1], 400) * 2.0 ** generator.integers(-120, -40, 400)).astype("f4")
     # Sums that are next to the middle of two floats: no neighbour is nearer.
-    rows = zip(*(one.tolist() for one in (a, b, c)), strict=True)
+    rows = zip(*(array.tolist() for array in (a, b, c)), strict=True)
     exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in rows]
-    found = fma_f4(a, b, c)
-    errors = [abs(Fraction(one) - want) for one, want in zip(found.tolist(), exact, strict=True)]
-    for neighbour in (np.nextafter(found, np.float32(side)) for side in (-INF, INF)):
+    sums = fma_f4(a, b, c)
+    pairs = zip(sums.tolist(), exact, strict=True)
+    errors = [abs(Fraction(value) - want) for value, want in pairs]
+    for neighbour in (np.nextafter(sums, np.float32(side)) for side in (-INF, INF)):
         assert all(
-            error <= abs(Fraction(one) - want)
-            for one, error, want in zip(neighbour.tolist(), errors, exact, strict=True)
+            error <= abs(Fraction(value) - want)
+            for value, error, want in zip(neighbour.tolist(), errors, exact, strict=True)
         )
 
 

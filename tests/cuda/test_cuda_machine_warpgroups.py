@@ -30,7 +30,7 @@ def body(width, type, across, begin=0, mode=1):
     """The parts of a kernel that stores the sums of the product that begins at some bytes."""
     count, k = width // 2, 8 if type == "tf32" else 16
     sums = ", ".join(f"f{number}" for number in range(count))
-    panels = [PANEL if one else 16 for one in across]
+    panels = [PANEL if transposed else 16 for transposed in across]
     zeros = " ".join(f"mov.f32 f{number}, 0f00000000;" for number in range(count))
     named = f"""mov.b64 a, {descriptor(begin, panels[0], mode)};
         mov.b64 b, {descriptor(RIGHT + begin, panels[1], mode)};"""
@@ -46,10 +46,10 @@ def body(width, type, across, begin=0, mode=1):
 def run(parts, tiles, *, threads=128, target="sm_90a"):
     """The sums of the kernel (thread, number)."""
     bench = Bench(kernel(" ".join(parts), ["u64", "u64"], target=target))
-    found = np.zeros((threads, 128), "f4")
-    addresses = bench.array(tiles), bench.array(found)
+    sums = np.zeros((threads, 128), "f4")
+    addresses = bench.array(tiles), bench.array(sums)
     bench.launch("k", 1, threads, *addresses)
-    return bench.read(addresses[1], found).reshape(-1)
+    return bench.read(addresses[1], sums).reshape(-1)
 
 
 def stored(tiles, matrix, begin, *, across):
@@ -83,13 +83,13 @@ def test_matrices_in_panels_are_multiplied(width, type, left_across, right_acros
         padded = np.zeros((rows, 2 * few), bits.dtype)
         padded[:, few * step : few * step + few] = bits[first : first + rows]
         stored(tiles, padded, at, across=turned)
-    found = run(body(width, type, across, begin), tiles)[: 64 * width].reshape(128, width // 2)
+    sums = run(body(width, type, across, begin), tiles)[: 64 * width].reshape(128, width // 2)
     expected = numbers[:64] @ numbers[64:].T
     thread = np.arange(128)
     for number in range(width // 2):
         row = thread // 32 * 16 + thread % 32 // 4 + number // 2 % 2 * 8
         column = number // 4 * 8 + thread % 4 * 2 + number % 2
-        np.testing.assert_array_equal(found[:, number], expected[row, column])
+        np.testing.assert_array_equal(sums[:, number], expected[row, column])
 
 
 WRITE = "bar.sync 0; mad.lo.u32 s, i, 16, 0; st.shared.v4.u32 [s], {i, i, i, i};"
@@ -122,9 +122,10 @@ FAULTS = [
 
 @pytest.mark.parametrize(("replaced", "options", "text"), FAULTS)
 def test_what_is_undefined_is_a_fault(replaced, options, text):
-    begin, mode, type = (options.pop(*one) for one in (("begin", 0), ("mode", 1), ("type", "bf16")))
+    begin, mode = options.pop("begin", 0), options.pop("mode", 1)
+    type = options.pop("type", "bf16")
     parts = body(64, type, (False, False), begin, mode)
     assert set(replaced) <= set(parts)
     with pytest.raises(Fault) as caught:
-        run([replaced.get(one, one) for one in parts], np.ones(BYTES // 2, "u2"), **options)
+        run([replaced.get(part, part) for part in parts], np.ones(BYTES // 2, "u2"), **options)
     assert text in str(caught.value)

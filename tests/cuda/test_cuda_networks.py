@@ -18,8 +18,8 @@ from lamina.graph import Graph, leaf
 
 def changes(model, initial):
     """What training has changed: all parameters in one vector."""
-    found = model.parameters()
-    return np.concatenate([(found[name] - one).ravel() for name, one in initial.items()])
+    parameters = model.parameters()
+    return np.concatenate([(parameters[name] - old).ravel() for name, old in initial.items()])
 
 
 def trained(network, engine, batch, **options):
@@ -36,9 +36,9 @@ def trained(network, engine, batch, **options):
     return np.array(losses), changes(model, initial)
 
 
-def deviation(found, expected):
-    """The norm of the difference of two vectors, divided by that of the expected one."""
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+def deviation(vector, expected):
+    """The norm of the difference of two vectors, divided by the norm of the expected one."""
+    return float(np.linalg.norm(vector - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.sampled
@@ -57,9 +57,9 @@ def test_training_steps_of_lenet_equal_the_interpreters(
     rounding = replace(InterpreterEngine().device, has_tf32=True)
     monkeypatch.setattr(InterpreterEngine, "device", rounding)
     options = {"dtype": dtype, "precision": precision}
-    rows = [trained(lm.networks.lenet(), one, 4, **options) for one in ("cuda", "interpreter")]
-    for found, expected in zip(*rows, strict=True):
-        assert deviation(found, expected) < tolerance
+    rows = [trained(lm.networks.lenet(), name, 4, **options) for name in ("cuda", "interpreter")]
+    for vector, expected in zip(*rows, strict=True):
+        assert deviation(vector, expected) < tolerance
 
 
 def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use):
@@ -73,8 +73,8 @@ def test_the_first_batches_of_the_demo_train_as_on_the_interpreter(use):
         history = model.fit(data, epochs=1, batch_size=BATCH_SIZE, **how)
         rows.append((np.array(history["loss"]), changes(model, initial)))
     # Adam divides by the root of the gradient's square, so noise around zero is not small.
-    for found, expected in zip(*rows, strict=True):
-        assert deviation(found, expected) < 5e-3
+    for vector, expected in zip(*rows, strict=True):
+        assert deviation(vector, expected) < 5e-3
 
 
 def test_random_numbers_have_the_bits_of_the_interpreter():
@@ -84,12 +84,12 @@ def test_random_numbers_have_the_bits_of_the_interpreter():
         for kind in (ops.uniform, ops.normal)
         for stream in (0, 5)
     ]
-    own, double = engine()
+    cuda, double = engine()
     graph = Graph((seed, step), tuple(results))
-    program = compile_graph(graph, batch=1, name="random", target=own.target)
+    program = compile_graph(graph, batch=1, name="random", target=cuda.target)
     feeds = {"seed": np.asarray(2**40 + 3), "step": np.asarray(17)}
-    found, _ = run_program(program, own, feeds)
+    numbers, _ = run_program(program, cuda, feeds)
     expected, _ = run_program(program, InterpreterEngine(), feeds)
     assert not double.recover()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name].view("uint32"), value.view("uint32"), name)
+        np.testing.assert_array_equal(numbers[name].view("uint32"), value.view("uint32"), name)

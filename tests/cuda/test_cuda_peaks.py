@@ -42,15 +42,15 @@ def test_the_operations_of_a_peak_are_those_of_its_kernel(
     monkeypatch.setattr(peaks, "_CALLS", 3)
     monkeypatch.setattr(peaks, "_MOST_BYTES", 1 << 10)
     device = DoubledDevice(capability)
-    found = peaks.measured_peaks(device.driver, dtype, tf32=tf32)
+    peak = peaks.measured_peaks(device.driver, dtype, tf32=tf32)
     assert device.double.recover() == []
     if not k:
         assert executed == {}
         items = 5 * device.driver.traits.compute_units
         # Vectors of four lanes, twelve sums, three iterations.
-        assert found.operations == 2 * items * 4 * 12 * 3
+        assert peak.operations == 2 * items * 4 * 12 * 3
         return
     # 16 x K by K x 8 is an instruction.
     ((instruction, count),) = executed.items()
     assert instruction == (k, operands)
-    assert found.operations == 2 * count * 16 * 8 * k
+    assert peak.operations == 2 * count * 16 * 8 * k

@@ -22,15 +22,15 @@ def device():
 
 def computed(device, step, feeds, change=lambda product: product, runs=1, numbers=(None,)):
     """The result's buffer after some runs of captured launches of a product."""
-    found = plain_product(step)
-    driver, product = device.driver, change(found.product)
+    plain = plain_product(step)
+    driver, product = device.driver, change(plain.product)
     algorithm, *_ = driver.library_algorithms(product)
     size = algorithm.workspace_bytes
     buffers = {"": None, "workspace": driver.allocate(size) if size else None}
     for name, values in feeds.items():
         buffers[name] = driver.allocate(values.nbytes)
         driver.queue.write(buffers[name], values)
-    used = [buffers[name] for name in (*found.buffers, "workspace")]
+    used = [buffers[name] for name in (*plain.buffers, "workspace")]
     with driver.errors("creating a program's kernels"):
         called = driver.product(product, algorithm, used)
         sequence = driver.sequence([(called, number) for number in numbers])
@@ -61,8 +61,8 @@ def assert_computed(device, case, step, **more):
 )
 @pytest.mark.parametrize("gap", [0, 3])
 def test_matrices_are_read_and_written_along_any_axis(device, left, right, result, batch, gap):
-    own = (Stored(unit, gap, gap) for unit in (left, right, result))
-    case = Product(batch, 5, 7, 6, *own)
+    matrices = (Stored(unit, gap, gap) for unit in (left, right, result))
+    case = Product(batch, 5, 7, 6, *matrices)
     assert_computed(device, case, case.step())
 
 
@@ -110,8 +110,8 @@ def test_sums_are_accumulated_in_place_at_each_launch(device, how):
     step, feeds = case.step(accumulate=True), case.feeds()
     once = case.expected(step, feeds)
     twice = case.expected(step, {**feeds, "result": once})
-    found = computed(device, step, feeds, **how)
-    np.testing.assert_allclose(found, twice, rtol=1e-5, atol=1e-5)
+    sums = computed(device, step, feeds, **how)
+    np.testing.assert_allclose(sums, twice, rtol=1e-5, atol=1e-5)
 
 
 def test_parts_of_sums_are_never_rounded_to_16_bits(device):

@@ -44,20 +44,20 @@ def used(**precision):
     """What a fit with a smaller last batch, training steps and predictions make of a model."""
     model = made(**precision)
     model.fit((X, Y), epochs=2, validation=(X, Y), **HOW)
-    found = {"after fit": model.predict(X)}
+    results = {"after fit": model.predict(X)}
     with model.training(**HOW) as training:
         for number in range(3):
             training.step(X[:4], Y[:4])
             if number == 1:
-                found["between"] = model.predict(X[:4])
+                results["between"] = model.predict(X[:4])
                 change(model)
-                found["changed"] = model.predict(X[:4])
-    return {**found, **model.parameters()}
+                results["changed"] = model.predict(X[:4])
+    return {**results, **model.parameters()}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
-    found = used(**precision)
+    results = used(**precision)
     pack = GpuProgram._pack_changed
 
     def pack_always(self):
@@ -65,7 +65,7 @@ def test_copies_follow_parameters_whoever_changes_them(monkeypatch, precision):
         pack(self)
 
     monkeypatch.setattr(GpuProgram, "_pack_changed", pack_always)
-    assert same(found, used(**precision))
+    assert same(results, used(**precision))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -76,9 +76,9 @@ def test_inputs_are_rounded_while_they_are_gathered(monkeypatch, tmp_path, preci
     write, rounded = kernels.write_gather, []
 
     def noted(*of, **options):
-        found = write(*of, **options)
-        rounded.extend(() if found is None else found.rounded_buffers)
-        return found
+        gather = write(*of, **options)
+        rounded.extend(() if gather is None else gather.rounded_buffers)
+        return gather
 
     monkeypatch.setattr(kernels, "write_gather", noted)
 
@@ -87,11 +87,11 @@ def test_inputs_are_rounded_while_they_are_gathered(monkeypatch, tmp_path, preci
         model = made(features, **precision)
         return np.array(model.fit((X[:, :features], Y), epochs=3, **HOW)["loss"])
 
-    found = losses("rounding")
+    rounding_losses = losses("rounding")
     # Of the programs for whole batches, and for the last one.
     assert rounded == ["input0", "input0"]
     monkeypatch.setattr(kernels, "rounding_steps", lambda program: {})
-    assert np.array_equal(found, losses("copying"))
+    assert np.array_equal(rounding_losses, losses("copying"))
     assert len(rounded) == 2
 
 
@@ -123,9 +123,9 @@ def test_cublaslt_multiplies_operands_that_are_stored_rounded(
     monkeypatch.setattr(family, "is_large", lambda step: True)
     # The cache has kernels for the same products.
     monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
-    found = used(**precision)
+    results = used(**precision)
     # Of each program once, as they are captured.
     assert len(device.cublaslt.problems) > 30
-    assert {one.is_tf32 for one in device.cublaslt.problems} == {"precision" in precision}
+    assert {problem.is_tf32 for problem in device.cublaslt.problems} == {"precision" in precision}
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0.02, atol=0.02, err_msg=name)
+        np.testing.assert_allclose(results[name], value, rtol=0.02, atol=0.02, err_msg=name)

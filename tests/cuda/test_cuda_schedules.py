@@ -36,8 +36,8 @@ FIRST = (
 
 def with_samples(cases, first):
     return [
-        pytest.param(one, id=one.name, marks=() if one.name in first else pytest.mark.sampled)
-        for one in cases
+        pytest.param(case, id=case.name, marks=() if case.name in first else pytest.mark.sampled)
+        for case in cases
     ]
 
 
@@ -63,27 +63,31 @@ def engine(capability=(8, 0)):
 def check(case, schedules, tolerance, capability):
     """Runs a case with its own schedule, and others; returns the kinds of matrices.
 
-    The others are every one, those of warpgroups, or none.
+    The others are all schedules, the schedules of warpgroups, or none.
     """
-    own, _ = engine(capability)
-    program = compiled(case, own.target)
-    others = [] if schedules == "decided" else list(schedules_of(own, program))
+    cuda, _ = engine(capability)
+    program = compiled(case, cuda.target)
+    others = [] if schedules == "decided" else list(schedules_of(cuda, program))
     if schedules == "of warpgroups":
-        others = [one for one in others if any(each.by_warpgroups for each in _matrices(one))]
+        others = [
+            schedule
+            for schedule in others
+            if any(kernel.by_warpgroups for kernel in _matrices(schedule))
+        ]
     compare(case, program, (None, *others), tolerance, capability)
     return {kernel.kind for schedule in others for kernel in _matrices(schedule)}
 
 
 def compare(case, program, schedules, tolerance=2e-5, capability=(8, 0)):
     """Requires the interpreter's results of each schedule."""
-    (own, double), feeds = engine(capability), case.feeds()
+    (cuda, double), feeds = engine(capability), case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
     for schedule in schedules:
-        found, _ = run_program(program, own, feeds, schedule=schedule)
+        outputs, _ = run_program(program, cuda, feeds, schedule=schedule)
         faults = double.recover()
         assert not faults, f"{faults[0]}\n{schedule}"
         for name, value in expected.items():
-            assert_close(found[name], value, tolerance, f"{name}\n{schedule}")
+            assert_close(outputs[name], value, tolerance, f"{name}\n{schedule}")
 
 
 def _matrices(schedule):
@@ -124,22 +128,24 @@ def test_the_oldest_gpus_multiply_matrices_of_float16(name):
 
 
 def test_floats_beyond_the_integers_become_the_nearest_one():
-    own, double = engine()
-    program = compiled(Case("cast", ((5,),), lambda x: ops.cast(x, int32)), own.target)
+    cuda, double = engine()
+    program = compiled(Case("cast", ((5,),), lambda x: ops.cast(x, int32)), cuda.target)
     x = np.asarray([3e9, 2147483648.0, 1.5, -3e9, -np.inf], np.float32)
-    found, _ = run_program(program, own, {"x0": x})
+    outputs, _ = run_program(program, cuda, {"x0": x})
     assert double.recover() == []
-    assert found["y"].tolist() == [2**31 - 1, 2**31 - 1, 1, -(2**31), -(2**31)]
+    assert outputs["y"].tolist() == [2**31 - 1, 2**31 - 1, 1, -(2**31), -(2**31)]
 
 
 def test_tiles_may_take_more_local_memory_than_kernels_can_declare():
-    case = next(one for one in CASES if one.name == "transposed-bf16")
-    own, _ = engine()
-    program = compiled(case, own.target)
-    (number,) = (number for number, one in enumerate(program.steps) if isinstance(one, Contraction))
+    case = next(case for case in CASES if case.name == "transposed-bf16")
+    cuda, _ = engine()
+    program = compiled(case, cuda.target)
+    (number,) = (n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
     # The same tiles as a legal schedule, but more of them.
     (schedule, *_) = (
-        one for one in schedules_of(own, program) if isinstance(one.steps[number], MatrixSchedule)
+        schedule
+        for schedule in schedules_of(cuda, program)
+        if isinstance(schedule.steps[number], MatrixSchedule)
     )
     tiled = schedule.steps[number]
     stages = 2 + (48 << 10) * tiled.stages // tiled.local_bytes
@@ -152,9 +158,9 @@ def test_tiles_may_take_more_local_memory_than_kernels_can_declare():
 @pytest.mark.parametrize("case", with_samples(chain_cases.CASES, ("causal", "mixed-bfloat16")))
 def test_chains_give_the_results_of_the_interpreter(case, monkeypatch):
     monkeypatch.setattr("lamina.compiler.chains.LEAST_LENGTH", 1)
-    own, double = engine()
+    cuda, double = engine()
     # The machine is slow: two of the odd ones.
-    check_chains(case, own, own.target, lambda program: [*schedules_of(own, program)][::5])
+    check_chains(case, cuda, cuda.target, lambda program: [*schedules_of(cuda, program)][::5])
     assert double.recover() == []
 
 
@@ -181,22 +187,22 @@ def step_of(network, own):
 
 def check_phases(network, capability):
     """Requires the bits of separate kernels from a training step; returns its launches."""
-    own, separate = (phased_engine(kind, capability) for kind in (GpuFamily, SeparateKernels))
-    program = step_of(network, own)
+    joined, separate = (phased_engine(kind, capability) for kind in (GpuFamily, SeparateKernels))
+    program = step_of(network, joined)
     generator = np.random.default_rng(0)
     feeds = {
-        one.name: generator.uniform(0.0, 1.0, one.shape).astype(one.dtype.numpy)
+        buffer.name: generator.uniform(0.0, 1.0, buffer.shape).astype(buffer.dtype.numpy)
         for kind in ("input", "parameter", "state")
-        for one in program.of_kind(kind)
+        for buffer in program.of_kind(kind)
     }
-    rows = [run_program(program, one, feeds, runs=2) for one in (own, separate)]
+    rows = [run_program(program, phased, feeds, runs=2) for phased in (joined, separate)]
     assert DEVICES[capability].double.recover() == []
-    for found, expected in zip(*rows, strict=True):
+    for arrays, expected in zip(*rows, strict=True):
         for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value, name)
+            np.testing.assert_array_equal(arrays[name], value, name)
             assert np.isfinite(value).all(), name
-    assert own.launch_count(program) < separate.launch_count(program)
-    return own.launch_count(program)
+    assert joined.launch_count(program) < separate.launch_count(program)
+    return joined.launch_count(program)
 
 
 @pytest.mark.parametrize(
@@ -209,29 +215,29 @@ def test_phases_of_one_kernel_have_the_bits_of_separate_kernels(network, capabil
 
 
 def test_a_kernel_is_compiled_with_its_own_phases_only():
-    own = phased_engine(GpuFamily, (9, 0))
-    family, program = own.family, step_of(classifier(), own)
+    cuda = phased_engine(GpuFamily, (9, 0))
+    family, program = cuda.family, step_of(classifier(), cuda)
     text = family.write(program, family.decide(program)).text
     texts = programs_of(text)
     (joined,) = (name for name in texts if "joined" in name)
     assert texts[joined].count("_phase(") == text.count("_phase(") > 10
-    assert all("_phase(" not in one for name, one in texts.items() if name != joined)
+    assert all("_phase(" not in source for name, source in texts.items() if name != joined)
 
 
 def test_functions_are_written_once_and_only_for_kernels_that_call_them():
-    own = phased_engine(SeparateKernels, (9, 0))
+    cuda = phased_engine(SeparateKernels, (9, 0))
     layers = lm.Linear(33), lm.GELU(), lm.Linear(9), lm.Tanh(), lm.Linear(33), lm.GELU()
-    program = step_of(lm.Sequential(lm.Input(20), *layers, lm.Linear(10)), own)
-    text = own.family.write(program, own.family.decide(program), separate=True).text
+    program = step_of(lm.Sequential(lm.Input(20), *layers, lm.Linear(10)), cuda)
+    text = cuda.family.write(program, cuda.family.decide(program), separate=True).text
     begins = re.escape(CUDA.inlined) + r" \S.* (\w+)\([^;]*\) \{$"
     names = re.findall(rf"^{begins}", text, re.MULTILINE)
     assert len({*names}) == len(names) >= 4
     called = 0
-    for one in programs_of(text).values():
+    for source in programs_of(text).values():
         # Functions whose calls stand in other functions are none of these.
-        body = one[one.index(CUDA.kernel.split("__")[0] + "__global__") :]
+        body = source[source.index(CUDA.kernel.split("__")[0] + "__global__") :]
         expected = [name for name in names if f"{name}(" in body]
-        assert re.findall(rf"^{begins}", one, re.MULTILINE) == expected
+        assert re.findall(rf"^{begins}", source, re.MULTILINE) == expected
         called += len(expected)
     assert called > len(names)
 

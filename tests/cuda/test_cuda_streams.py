@@ -115,7 +115,7 @@ def test_memory_is_freed_after_the_commands_that_use_it(driver, copies):
 def test_released_memory_is_free_at_once(double, driver):
     buffer = driver.allocate(1 << 10)
     driver.release(buffer)
-    assert not any(one.startswith("1024 bytes on") for one in double.leaks())
+    assert not any(leak.startswith("1024 bytes on") for leak in double.leaks())
 
 
 def test_released_staging_waits_for_its_copies(double, driver):
@@ -126,7 +126,7 @@ def test_released_staging_waits_for_its_copies(double, driver):
     del staging
     gc.collect()
     driver.upload_queue.finish()
-    assert [one for one in double.leaks() if "page-locked" in one or "bytes on" in one] == []
+    assert [leak for leak in double.leaks() if "page-locked" in leak or "bytes on" in leak] == []
 
 
 @pytest.mark.parametrize("owner", ["memory", "memory of the host", "kernel"])
@@ -149,7 +149,7 @@ def test_a_forked_process_frees_nothing(double, driver, monkeypatch):
     monkeypatch.setattr(devices.own_process, "was_forked", True)
     del buffer
     gc.collect()
-    assert any(one.startswith("1024 bytes on") for one in double.leaks())
+    assert any(leak.startswith("1024 bytes on") for leak in double.leaks())
 
 
 def test_a_sequence_keeps_its_buffers(driver):
@@ -221,7 +221,7 @@ def test_only_kernels_that_follow_a_kernel_begin_before_its_end(use, counts):
     driver = opened()
     other = _During(lambda calls, stream: None)
     adding = added(driver, *[driver.allocate(16)] * 2, 1)
-    row = [(one, None) for one in (adding, adding, other, adding)]
+    row = [(launch, None) for launch in (adding, adding, other, adding)]
     driver.sequence(row)
     assert (counts["cuLaunchKernel"], counts["cuLaunchKernelEx"]) == (2, 1)
 
@@ -261,7 +261,7 @@ def test_launches_are_timed_together_by_events_of_one_graph(in_any_order, counts
     kernels = [(added(driver, target, source, number), None) for number in (1, 2, 3)]
     timed = [driver.timed(kernels[:count]) for count in (1, 3)]
     counts.clear()
-    seconds = [one() for one in (*timed, *timed)]
+    seconds = [measure() for measure in (*timed, *timed)]
     assert seconds[:2] == pytest.approx(seconds[2:])
     assert seconds[0] > 0
     assert seconds[1] == pytest.approx(3 * seconds[0])
@@ -274,8 +274,8 @@ def test_launches_are_timed_together_by_events_of_one_graph(in_any_order, counts
 @pytest.mark.usefixtures("double")
 def test_each_architecture_has_its_own_compiled_kernels():
     text = 'extern "C" __global__ void of_an_architecture(int *x) { *x = __CUDA_ARCH__; }'
-    found = [build.build(calls.cuda(), capability, text) for capability in ((8, 0), (9, 0))]
-    assert found[0] != found[1]
+    binaries = [build.build(calls.cuda(), capability, text) for capability in ((8, 0), (9, 0))]
+    assert binaries[0] != binaries[1]
 
 
 def losses(engine, *, predicts=False):
@@ -296,7 +296,7 @@ def losses(engine, *, predicts=False):
             if predicts and start % (3 * BATCH) == 0:
                 kept.append(model.predict(x + 1).sum())
         x[:] = 0
-        return [float(one) for one in kept]
+        return [float(loss) for loss in kept]
 
 
 @pytest.mark.usefixtures("in_any_order")
@@ -356,10 +356,10 @@ def test_inputs_in_any_layout_are_copied_in_pieces(use, monkeypatch, transposed)
     use()
     monkeypatch.setattr(copies, "PIECE_BYTES", 100)
     x, _ = data(40)
-    given = np.asfortranarray(x) if transposed else x
+    inputs = np.asfortranarray(x) if transposed else x
     model = lm.Model(network(), engine="cuda", seed=3)
     expected = lm.Model(network(), engine="interpreter", seed=3).predict(x)
-    np.testing.assert_allclose(model.predict(given), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.predict(inputs), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_upload_does_not_wait_for_the_kernels_of_the_step_before(use, on_call, monkeypatch):
@@ -388,7 +388,7 @@ def test_steps_that_are_timed_compute_what_they_compute_in_a_run(monkeypatch, co
     expected, launches = losses("cuda", predicts=True), counts["cuGraphLaunch"]
     compile = GpuEngine.compile
     monkeypatch.setattr(
-        GpuEngine, "compile", lambda *given, **how: compile(*given, **{**how, "timed": True})
+        GpuEngine, "compile", lambda *args, **how: compile(*args, **{**how, "timed": True})
     )
     assert losses("cuda", predicts=True) == expected
     # A graph for each step, and a copy back and forth of what it changes.
@@ -398,7 +398,7 @@ def test_steps_that_are_timed_compute_what_they_compute_in_a_run(monkeypatch, co
 def test_runs_that_are_timed_together_are_one_graph(use, counts):
     use()
     rows, targets = data(BATCH)
-    found = []
+    parameters = []
     for how in ("repeat", "together"):
         model = lm.Model(network(), engine="cuda", seed=3)
         with model.training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
@@ -412,9 +412,9 @@ def test_runs_that_are_timed_together_are_one_graph(use, counts):
                 executable.together(7)()
                 executable.together(7)
                 assert (counts["cuStreamEndCapture"], counts["cuGraphLaunch"]) == (1, 1)
-        found.append(model.parameters())
-    for name, value in found[0].items():
-        assert value.tobytes() == found[1][name].tobytes()
+        parameters.append(model.parameters())
+    for name, value in parameters[0].items():
+        assert value.tobytes() == parameters[1][name].tobytes()
 
 
 @pytest.fixture
@@ -435,10 +435,10 @@ def test_a_data_set_that_does_not_fit_is_streamed(chunks, on_call):
     chunks(2)
     begun = []
     on_call(streaming.Streamed, "begin", lambda *_: begun.append(1))
-    found, expected = (streamed(engine) for engine in ("cuda", "interpreter"))
+    parameters, expected = (streamed(engine) for engine in ("cuda", "interpreter"))
     assert begun
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(parameters[name], value, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
@@ -451,7 +451,7 @@ def test_graphs_for_chunks_that_alternate_are_captured_once(use, counts, chunks,
     streamed("cuda", epochs)
     # One graph for each of two stages: a chunk is begun before the next one is loaded.
     assert len(captured) > 11 * epochs
-    assert [one - captured[0] for one in captured] == [0, 1, *[2] * (len(captured) - 2)]
+    assert [count - captured[0] for count in captured] == [0, 1, *[2] * (len(captured) - 2)]
 
 
 def streamed(engine, epochs=2):
