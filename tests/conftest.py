@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(wrapper=True, specname="pytest_generate_tests")
 def pytest_mark_further_cases(metafunc):
-    """Marks all cases of a test but the first; by default those of other parts are not made."""
+    """Marks all cases of a test but the first; by default cases of other parts are not made."""
     result = yield
     test, by_default = metafunc.definition, metafunc.config.stash[BY_DEFAULT]
     has_each = "conformance" in test.path.parts or test.get_closest_marker("each_case")

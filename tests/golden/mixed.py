@@ -128,8 +128,8 @@ def _attention_forward(torch: Any, p: list[Any], x: Any) -> Any:
     def heads(weight: Any, bias: Any) -> Any:
         return functional.linear(x, weight, bias).unflatten(-1, (4, 8)).transpose(1, 2)
 
-    found = functional.scaled_dot_product_attention(heads(*p[:2]), heads(*p[2:4]), heads(*p[4:6]))
-    y = x + functional.linear(found.transpose(1, 2).flatten(2), *p[6:8])
+    context = functional.scaled_dot_product_attention(heads(*p[:2]), heads(*p[2:4]), heads(*p[4:6]))
+    y = x + functional.linear(context.transpose(1, 2).flatten(2), *p[6:8])
     y = functional.layer_norm(y, (32,), p[8], p[9])
     hidden = functional.gelu(functional.linear(y, *p[10:12]))
     y = y + functional.linear(hidden, *p[12:14])
@@ -243,8 +243,9 @@ def print_ratios(seeds: int) -> None:
         theirs = [torch_deviation(name, n) for n in range(seeds)]
         what = "all operands" if leaves else "computed operands"
         for kind in ("losses", "parameters"):
-            found = ratio(*([getattr(one, kind) for one in side] for side in (ours, theirs)))
-            bounds = f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+            sides = ([getattr(deviation, kind) for deviation in side] for side in (ours, theirs))
+            estimate = ratio(*sides)
+            bounds = f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
             print(f"{name:16} {kind:10} {what:17} {bounds}")
 
 

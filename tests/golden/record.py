@@ -44,9 +44,9 @@ def record_mixed() -> None:
     """Writes the deviations of PyTorch's trainings in mixed precision."""
     rows: list[str] = []
     for name in RECIPES:
-        found = [torch_deviation(name, seed) for seed in range(SEEDS)]
+        deviations = [torch_deviation(name, seed) for seed in range(SEEDS)]
         columns = {
-            kind: [float(f"{getattr(one, kind):.3g}") for one in found]
+            kind: [float(f"{getattr(deviation, kind):.3g}") for deviation in deviations]
             for kind in ("losses", "parameters")
         }
         rows.append(f"  {json.dumps(name)}: {json.dumps(columns)}")

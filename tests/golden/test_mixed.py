@@ -1,7 +1,7 @@
 """Trainings in mixed precision are no further from float32 than PyTorch's under its autocast.
 
-For each seed the deviation is divided by that of PyTorch, which was recorded (by `record.py`). The
-mean ratio must not exceed 1 by more than chance explains: two standard errors. Where PyTorch is
+For each seed the deviation is divided by PyTorch's deviation, which was recorded (by `record.py`).
+The mean ratio must not exceed 1 by more than chance explains: two standard errors. Where PyTorch is
 installed, it is compared itself too.
 """
 

@@ -49,14 +49,14 @@ def _public() -> dict[str, Any]:
     everything: dict[str, Any] = {}
     for place in _PLACES:
         attribute = place.startswith("lm.")
-        found = attrgetter(place[3:])(lm) if attribute else import_module(place)
-        names = getattr(found, "__all__", None) or (
+        namespace = attrgetter(place[3:])(lm) if attribute else import_module(place)
+        names = getattr(namespace, "__all__", None) or (
             name
-            for name, value in vars(found).items()
+            for name, value in vars(namespace).items()
             if isinstance(value, type) and value.__module__.startswith("lamina.")
         )
         public = sorted(name for name in names if not name.startswith("_"))
-        everything |= {f"{place}.{name}": getattr(found, name) for name in public}
+        everything |= {f"{place}.{name}": getattr(namespace, name) for name in public}
     return everything
 
 
@@ -64,14 +64,14 @@ def _parameters() -> str:
     """What parameters of public classes and functions take, as errors say it."""
     lines: list[str] = []
     seen: set[Any] = set()
-    for name, one in _public().items():
-        if one not in seen and not name.startswith(("lamina.ops", "lamina.errors")):
-            is_class = isinstance(one, type)
-            kinds = _kinds_of_class(one) if is_class else _kinds_of(inspect.unwrap(one))
-            shown = {n: kind.of_class(one) if is_class else kind for n, kind in kinds.items()}
-            own = sorted(n for n in shown if n[0] != "_" and n not in ("name", "return"))
-            lines += [f"{name}, {n}: {_taken(shown[n])}" for n in own]
-        seen.add(one)
+    for name, member in _public().items():
+        if member not in seen and not name.startswith(("lamina.ops", "lamina.errors")):
+            is_class = isinstance(member, type)
+            kinds = _kinds_of_class(member) if is_class else _kinds_of(inspect.unwrap(member))
+            shown = {n: kind.of_class(member) if is_class else kind for n, kind in kinds.items()}
+            arguments = sorted(n for n in shown if n[0] != "_" and n not in ("name", "return"))
+            lines += [f"{name}, {n}: {_taken(shown[n])}" for n in arguments]
+        seen.add(member)
     return "\n".join(lines)
 
 

@@ -136,10 +136,10 @@ def small(workload: Workload) -> Workload:
     else:
         sizes = ("features", "channels")
         layers = tuple(
-            replace(one, **{f.name: fewer(getattr(one, f.name)) for f in found})
-            if (found := [f for f in fields(one) if f.name in sizes])
-            else one
-            for one in network.layers
+            replace(layer, **{f.name: fewer(getattr(layer, f.name)) for f in scaled})
+            if (scaled := [f for f in fields(layer) if f.name in sizes])
+            else layer
+            for layer in network.layers
         )
         first = network.input_shape
         shape = (fewer(first[0]),) if len(first) == 1 else first
@@ -162,13 +162,13 @@ def runs_here(vectors: str) -> HostProcessor | None:
 
 def bits(workload: str, vectors: str) -> str:
     """A line: checksums of outputs and parameters, and the mean of the outputs, to be read."""
-    engine, one = CpuEngine(), small(WORKLOADS[workload])
+    engine, reduced = CpuEngine(), small(WORKLOADS[workload])
     processor = runs_here(vectors)
     assert processor is not None
     engine.processor = processor
     with mock.patch("lamina.model.open_engine", return_value=engine):
-        runner = Runner(one)
-        if one.loss is not None:
+        runner = Runner(reduced)
+        if reduced.loss is not None:
             runner.run(3)
         outputs, parameters = runner._model.predict(runner._x), runner._model.parameters()
         runner.release()

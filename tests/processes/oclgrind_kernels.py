@@ -63,7 +63,7 @@ def run_case_for_processors(case: Case, *, all_at_once: bool) -> None:
             number == 0 for number, _ in enumerate(calls)
         ]
     schedules = [family.decide(program), *legal_schedules(family, program)]
-    kernels = (family.write(program, one) for one in schedules)
+    kernels = (family.write(program, schedule) for schedule in schedules)
     compare(case, program, zip(schedules, kernels, strict=True), is_right=not all_at_once)
 
 
@@ -74,9 +74,9 @@ def compare(
     feeds = case.feeds()
     expected, _ = run_program(program, InterpreterEngine(), feeds)
     for number, (schedule, launches) in enumerate(kernels):
-        found = outputs_of(program, launches, feeds)
+        outputs = outputs_of(program, launches, feeds)
         for name, value in expected.items() if is_right else ():
-            assert_close(found[name], value, 2e-5, f"{name}\n{schedule}")
+            assert_close(outputs[name], value, 2e-5, f"{name}\n{schedule}")
         print(f"{case.name} {number} is right", flush=True)
 
 
@@ -86,16 +86,17 @@ def outputs_of(program: Program, launches: Launches, feeds: dict[str, Array]) ->
     queue = cl.CommandQueue(context)
     # Optimized code has instructions that oclgrind does not know.
     module = cl.Program(context, launches.text).build("-cl-std=CL1.2 -cl-opt-disable")
-    sizes = {name: one.bytes for name, one in program.buffers.items()}
-    sizes |= {name: one.bytes for name, one in launches.workspaces.items()} | {**launches.kept}
+    sizes = {name: buffer.bytes for name, buffer in program.buffers.items()}
+    sizes |= {name: workspace.bytes for name, workspace in launches.workspaces.items()}
+    sizes |= launches.kept
     buffers = {
         name: cl.Buffer(context, cl.mem_flags.READ_WRITE, size)
         for name, size in sizes.items()
         if size
     }
-    for one in program.plan.allocations:
-        if one.in_place_of and sizes[one.buffer] == sizes[one.in_place_of]:
-            buffers[one.buffer] = buffers[one.in_place_of]
+    for allocation in program.plan.allocations:
+        if allocation.in_place_of and sizes[allocation.buffer] == sizes[allocation.in_place_of]:
+            buffers[allocation.buffer] = buffers[allocation.in_place_of]
     for name, value in (*feeds.items(), *program.constants.items()):
         if name in buffers:
             cl.enqueue_copy(queue, buffers[name], np.ascontiguousarray(value))
@@ -104,19 +105,19 @@ def outputs_of(program: Program, launches: Launches, feeds: dict[str, Array]) ->
         numbers = (*(0 for _ in launch.buffers), *launch.numbers)
         # Each buffer begins its block.
         arguments = [*map(buffers.get, launch.buffers), *map(np.int32, numbers)]
-        for number, one in enumerate(arguments):
-            kernel.set_arg(number, one)
+        for number, argument in enumerate(arguments):
+            kernel.set_arg(number, argument)
         group = launch.group or 8
         size = -(-launch.items // group) * group
         cl.enqueue_nd_range_kernel(queue, kernel, (size,), (group,))
-    found: dict[str, Array] = {}
-    for name, buffer in program.outputs:
-        one = program.buffers[buffer]
-        found[name] = np.empty(one.shape, one.dtype.numpy)
-        if one.bytes:
-            cl.enqueue_copy(queue, found[name], buffers[buffer])
+    outputs: dict[str, Array] = {}
+    for name, source in program.outputs:
+        buffer = program.buffers[source]
+        outputs[name] = np.empty(buffer.shape, buffer.dtype.numpy)
+        if buffer.bytes:
+            cl.enqueue_copy(queue, outputs[name], buffers[source])
     queue.finish()
-    return found
+    return outputs
 
 
 if __name__ == "__main__":

@@ -219,8 +219,8 @@ def test_only_regular_files_are_opened(kind, tmp_path, monkeypatch):
     elif kind == "pipe":
         os.mkfifo(path)
     elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind("x")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("x")
     assert error_text(DataError, lambda: open_regular(path)) == (
         f"in {path}: this is not a regular file\n"
         "  expected  a file\n"

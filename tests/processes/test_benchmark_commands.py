@@ -131,9 +131,9 @@ def test_a_worker_that_fails_is_started_again(modules, tmp_path, monkeypatch):
         assert worker.prepare(WORKLOADS["softmax"], tmp_path)["fingerprint"] == 1.0
         assert worker.versions["process"] != before
     before = worker.versions["process"]
-    given = modules.gpu.options().parse_args(["--rounds", "1", "--seconds", "0.01"])
+    parsed = modules.gpu.options().parse_args(["--rounds", "1", "--seconds", "0.01"])
     clocks = modules.gpu_clocks.ClockReader()
-    how = ({"lamina": worker}, given, tmp_path, clocks)
+    how = ({"lamina": worker}, parsed, tmp_path, clocks)
     broken, sound = (
         modules.gpu.measured(named(name, True), *how)["calls"] for name in ("vgg", "softmax")
     )
@@ -186,9 +186,9 @@ def test_lamina_on_opencl_is_measured_next_to_lamina_on_cpu(opencl_name, tmp_pat
     report = json.loads(file.read_text())
     engines = {name: versions["engine"] for name, versions in report["peers"].items()}
     assert engines == {"lamina": opencl_name, "lamina-cpu": "cpu"}
-    found = report["workloads"]["tiny-step"]
-    assert (found["problems"], found["differing"]) == ({}, [])
-    assert list(found["ratios"]) == ["lamina-cpu"]
+    result = report["workloads"]["tiny-step"]
+    assert (result["problems"], result["differing"]) == ({}, [])
+    assert list(result["ratios"]) == ["lamina-cpu"]
     assert report["peak"]["how"].startswith("multiply-adds in registers by all work items")
 
 
@@ -228,9 +228,9 @@ def test_only_the_wanted_peers_are_started(modules, tmp_path, monkeypatch):
         (["--peers", "jax"], {"lamina"}, {"jax": "no peer on opencl"}),
     ):
         arguments = ["--engine", "opencl", "--rounds", "1", *peers]
-        given = modules.cold_start.options().parse_args(arguments)
-        reports, found = modules.cold_start.collected(WORKLOADS["mlp"], given, tmp_path)
-        assert ({title.partition(",")[0] for title in reports}, found) == (started, problems)
+        parsed = modules.cold_start.options().parse_args(arguments)
+        reports, absent = modules.cold_start.collected(WORKLOADS["mlp"], parsed, tmp_path)
+        assert ({title.partition(",")[0] for title in reports}, absent) == (started, problems)
 
 
 def test_a_cold_start_has_the_caches_of_the_driver_too(modules, tmp_path, monkeypatch):
@@ -238,10 +238,10 @@ def test_a_cold_start_has_the_caches_of_the_driver_too(modules, tmp_path, monkey
     monkeypatch.setattr(modules.cold_start, "FOLDER", tmp_path)
     files = (tmp_path / "workload.json", tmp_path / "data.npz")
     drivers = ("POCL_CACHE_DIR", "CUDA_CACHE_PATH")
-    for peer, own in (("lamina", "LAMINA_CACHE"), ("tinygrad", "XDG_CACHE_HOME")):
+    for peer, cache_variable in (("lamina", "LAMINA_CACHE"), ("tinygrad", "XDG_CACHE_HOME")):
         start, cache = modules.cold_start.starts_for("opencl:1")[peer], tmp_path / peer
         variables = modules.cold_start.started(start, cache, files, 2)
-        for variable in (own, *drivers):
+        for variable in (cache_variable, *drivers):
             assert variables[variable] == str(cache / variable)
             assert (cache / variable).is_dir()
         chosen = {"BENCHMARK_ENGINE": "opencl:1"} if peer == "lamina" else {"DEV": "CL"}
@@ -391,15 +391,15 @@ def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path):
     assert report["is_measurement"] is False
     assert report["options"]["rounds"] == "1"
     for kind in ("calls", "resident"):
-        found = report["workloads"]["seed-step"][kind]
-        assert found["problems"] == {}
-        assert found["ratios"]["cupy"] > 0
+        results = report["workloads"]["seed-step"][kind]
+        assert results["problems"] == {}
+        assert results["ratios"]["cupy"] > 0
     assert report["workloads"]["seed-step"]["calls"]["peers"]["lamina"]["bytes"] > 0
     rates = ("gflops", "gigabytes_per_second", "cached_gigabytes_per_second")
     for name in (*rates, "launch_seconds", "sequence_seconds"):
         assert report["limits"]["lamina"][name] > 0
     # CuPy's formulas compute the same.
-    assert all(found["calls"]["differing"] == [] for found in report["workloads"].values())
+    assert all(workload["calls"]["differing"] == [] for workload in report["workloads"].values())
 
 
 def test_without_a_gpu_it_says_what_to_do():
@@ -430,9 +430,9 @@ def test_a_framework_takes_the_gpu_of_lamina(modules):
     number, names = modules.gpu_device.device_number, ["NVIDIA A10", "NVIDIA L4"]
     assert number("cuda:1", names) == 1
     assert number("NVIDIA L4 (NVIDIA CUDA, 580.65)", names) == 1
-    for wanted in ("cuda:2", "gfx1100 (AMD, 3.6)"):
-        expected = f"absent: it does not find the GPU {wanted} (it finds NVIDIA A10, NVIDIA L4)"
-        assert error_text(SystemExit, number, wanted, names) == expected
+    for device in ("cuda:2", "gfx1100 (AMD, 3.6)"):
+        expected = f"absent: it does not find the GPU {device} (it finds NVIDIA A10, NVIDIA L4)"
+        assert error_text(SystemExit, number, device, names) == expected
 
 
 def test_the_output_of_failing_conformance_tests_is_returned(modules, monkeypatch):
@@ -483,8 +483,8 @@ def test_the_command_fails_at_its_end_if_lamina_failed(doubled, monkeypatch):
     assert error_text(SystemExit, doubled.run_main, *options) == expected
     # A failure of a peer does not count.
     rows = {"mlp": ["lamina", "pytorch"], "vgg": ["pytorch"], "lenet": ["lamina"]}
-    found = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
-    assert doubled.failures(found) == ["vgg"]
+    results = {name: {"calls": {"peers": {key: {} for key in row}}} for name, row in rows.items()}
+    assert doubled.failures(results) == ["vgg"]
 
 
 def test_the_report_has_all_workloads_that_were_done(doubled, tmp_path, monkeypatch):
@@ -605,17 +605,17 @@ def check_peer(modules, peer, name, folder, dtype="float32", rel=1e-3):
     modules.harness.write_data(workload, folder / "data.npz")
     worker = modules.harness.Worker(peer, 1, script=modules.gpu.PEERS[dtype][peer])
     assert peer != "cupy" or worker.versions["device"] == "NVIDIA 1"
-    own = importlib.import_module("lamina_peer").Lamina(workload, "interpreter")
-    expected = importlib.import_module("worker").fingerprint(workload, own)
-    found = worker.prepare(workload, folder / "data.npz")
-    assert found["fingerprint"] == pytest.approx(expected, rel=rel)
+    reference = importlib.import_module("lamina_peer").Lamina(workload, "interpreter")
+    expected = importlib.import_module("worker").fingerprint(workload, reference)
+    prepared = worker.prepare(workload, folder / "data.npz")
+    assert prepared["fingerprint"] == pytest.approx(expected, rel=rel)
     assert worker.ask(resident=name, steps=2)["seconds"] > 0
     assert worker.ask(release=name) == {}
     worker.close()
 
 
-# A double of CuPy: arrays of NumPy in a class of their own, which refuse to be mixed with those of
-# NumPy, as CuPy does.
+# A double of CuPy: arrays of NumPy in a class of their own, which refuse to be mixed with NumPy's
+# arrays, as CuPy does.
 CUPY = """
 import numpy
 from numpy import exp, maximum, ndarray, sqrt, tanh, zeros_like
@@ -713,8 +713,9 @@ def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, 
     ready = importlib.import_module("pytorch_networks").READY
     module = ready[workload.architecture.function](**workload.architecture.options)
     in_order = getattr(module, "in_order", module.parameters)
-    own = lm.Model(workload.network(), engine="interpreter").parameters().values()
-    assert [tuple(one.shape) for one in in_order()] == [one.shape for one in own]
+    parameters = lm.Model(workload.network(), engine="interpreter").parameters()
+    shapes = [parameter.shape for parameter in parameters.values()]
+    assert [tuple(parameter.shape) for parameter in in_order()] == shapes
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -786,7 +787,7 @@ def test_words_that_name_peers_are_known(on_device, modules):
 
 
 def equations(jaxpr):
-    """The equations of a program of JAX, and those of the programs in it."""
+    """The equations of a program of JAX and of the programs in it."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
@@ -813,5 +814,5 @@ def test_products_of_jax_have_the_type_of_the_weights(modules, name, tmp_path):
             for operand in equation.invars
         ]
         # Forward, and backward for weights; each product has two operands.
-        assert len(types) >= 4 * sum(one.ndim > 1 for one in parameters)
+        assert len(types) >= 4 * sum(parameter.ndim > 1 for parameter in parameters)
         assert set(types) == {expected}

@@ -31,9 +31,9 @@ def test_the_network_and_the_data_of_a_workload_fit_each_other(name):
     workload = dataclasses.replace(chosen([name])[0], examples=8)
     x, y = workload.data()
     network = workload.network()
-    (given,) = network.inputs
-    assert x.dtype == given.dtype.numpy
-    assert x.shape[1:] == given.shape[1:]
+    (declared,) = network.inputs
+    assert x.dtype == declared.dtype.numpy
+    assert x.shape[1:] == declared.shape[1:]
     if workload.loss is None:
         assert y is None
         return
@@ -159,6 +159,6 @@ def test_the_command_prints_a_table_and_writes_everything(tmp_path):
     assert "GFLOP/s" in output
     report = json.loads(file.read_text())
     assert report["dtype"] == "mixed-bfloat16"
-    found = report["workloads"]["tiny-step"]
-    assert found["median"] == np.median(found["samples"])
-    assert found["workload"]["optimizer"]["momentum"] == 0.9
+    result = report["workloads"]["tiny-step"]
+    assert result["median"] == np.median(result["samples"])
+    assert result["workload"]["optimizer"]["momentum"] == 0.9

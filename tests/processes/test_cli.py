@@ -225,12 +225,12 @@ def test_train_writes_the_best_epoch_of_a_fit_that_diverges():
 
 def test_train_resumes_from_a_checkpoint_to_the_same_bits():
     common = ("train", "digits.py", "--data", "digits")
-    succeed(*common, "--epochs", 2, "--out", "whole.safetensors")
+    succeed(*common, "--epochs", 2, "--out", "once.safetensors")
     keep = ("--checkpoint", "state.safetensors", "--resume", "--out", "resumed.safetensors")
     succeed(*common, "--epochs", 1, *keep)
     succeed(*common, "--epochs", 2, *keep)
-    whole, resumed = (lm.load(f"{name}.safetensors").parameters() for name in ("whole", "resumed"))
-    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
+    once, resumed = (lm.load(f"{name}.safetensors").parameters() for name in ("once", "resumed"))
+    assert all(np.array_equal(once[name], resumed[name]) for name in once)
 
 
 def test_train_reads_a_table_and_validates_on_another():
@@ -278,10 +278,10 @@ def test_train_prints_a_warning_about_the_loss_with_the_line_of_the_file():
         warnings.simplefilter("default")
         trained = succeed("train", path, "--data", "table.csv", "--epochs", 1).stderr
         checked = succeed("check", path).stderr
-    for found in (trained, checked):
-        assert found.startswith("warning")
-        assert "in BCE (net.py:5): the prediction is raw scores" in found
-        assert "Write lm.BCEWithLogits() for raw scores" in found
+    for text in (trained, checked):
+        assert text.startswith("warning")
+        assert "in BCE (net.py:5): the prediction is raw scores" in text
+        assert "Write lm.BCEWithLogits() for raw scores" in text
 
 
 TWO_OUTPUTS = """
@@ -539,12 +539,12 @@ def test_demo_writes_model_and_curves_and_ends_with_the_accuracy():
     ]
     assert Path("here/curves.png").read_bytes().startswith(PNG)
     last = result.stdout.splitlines()[-1]
-    found = re.fullmatch(r"accuracy on held-out digits: ([\d.]+)% \((\d+) of (\d+)\)", last)
-    assert found is not None, last
+    match = re.fullmatch(r"accuracy on held-out digits: ([\d.]+)% \((\d+) of (\d+)\)", last)
+    assert match is not None, last
     _, held_out = lm.data.digits().split(0.8, seed=0)
     predicted = lm.load("here/digits.safetensors").predict(held_out.inputs).argmax(axis=1)
-    assert int(found[2]) == (predicted == held_out.targets).sum()
-    assert int(found[3]) == len(held_out)
+    assert int(match[2]) == (predicted == held_out.targets).sum()
+    assert int(match[3]) == len(held_out)
 
 
 def test_demo_is_quiet_where_there_is_no_terminal():

@@ -47,10 +47,10 @@ def test_the_command_profile_shows_a_table_and_takes_data(file, tmp_path):
     shown = succeed("profile", file, *options).output
     assert shown.startswith("training step, 4 examples")
     report = json.loads(written.read_text(encoding="utf-8"))
-    assert report["seconds"] == pytest.approx(sum(one["seconds"] for one in report["steps"]))
-    assert sum(one["share"] for one in report["steps"]) == pytest.approx(1)
+    assert report["seconds"] == pytest.approx(sum(step["seconds"] for step in report["steps"]))
+    assert sum(step["share"] for step in report["steps"]) == pytest.approx(1)
     assert report["program"] == shown.splitlines()[0]
-    first = max(report["steps"], key=lambda one: one["seconds"])
+    first = max(report["steps"], key=lambda step: step["seconds"])
     row = shown.splitlines()[4].split()
     assert row[:2] == [str(first["step"]), first["name"]]
     assert f"{first['bytes'] / first['seconds'] / 1e9:.1f}" == row[-1]

@@ -148,14 +148,14 @@ wide = lm.Sequential(lm.Input(300), lm.Linear(513), lm.Tanh(), lm.Dropout(0.2), 
 model = lm.Model(wide, engine="cpu", seed=0)
 with model.training(
     loss=lm.CrossEntropy(), optimizer=lm.Adam(), batch_size=130, clip=lm.ClipGlobalNorm(1.0)
-) as one:
-    digest = hashlib.sha256(one.run((x, y), 30).tobytes())
+) as training:
+    digest = hashlib.sha256(training.run((x, y), 30).tobytes())
 for value in model.parameters().values():
     digest.update(value.tobytes())
 print(digest.hexdigest())
 """
-    found = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
-    assert len(set(found)) == 1
+    digests = [run_script(script, LAMINA_THREADS=str(threads)) for threads in (1, 2, 3, 8)]
+    assert len(set(digests)) == 1
 
 
 def test_a_job_begins_with_the_first_iteration_after_an_interrupted_job():
@@ -273,8 +273,7 @@ print(json.dumps({"step": growth(steps), "predict": growth(predictions)}))
 
 @pytest.mark.parametrize("batch", [1, 64])
 def test_training_steps_and_predictions_allocate_nothing(batch):
-    found = printed(ALLOCATING.replace("BATCH", str(batch)), LAMINA_THREADS="2")
-    report = json.loads(found)
+    report = json.loads(printed(ALLOCATING.replace("BATCH", str(batch)), LAMINA_THREADS="2"))
     for name, (python, heap, resident) in report.items():
         # A loss, say, is a few hundred bytes, and the last one is still there; one byte in each
         # call would be 10,000.
@@ -295,12 +294,12 @@ import lamina.engines.cpu.compilation  # what runs machine code is loaded
 cache.sources_checksum = lambda *packages: "exchanged meanwhile"
 model.predict([[0.0] * 9])
 """
-    found = []
+    counts = []
     for text in (script, script.replace('lambda *packages: "exchanged meanwhile"', "asked")):
         assert printed(text, LAMINA_CACHE=str(tmp_path)) == ""
-        found.append(len(list(tmp_path.rglob("*.object"))))
+        counts.append(len(list(tmp_path.rglob("*.object"))))
     # The program, and its machine code.
-    assert found[1] == found[0] + 2
+    assert counts[1] == counts[0] + 2
 
 
 @pytest.mark.sampled

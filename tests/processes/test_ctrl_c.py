@@ -115,9 +115,9 @@ fitted(CONTINUED[{name!r}], checkpoint={str(path)!r}, checkpoint_steps=2)
     done = run_python("-c", code)
     assert done.returncode == -signal.SIGKILL
     make = CONTINUED[name]
-    whole, part = fitted(make), fitted(make, checkpoint=path, resume=True)
-    assert same(whole[0], part[0])
-    assert whole[1].values == part[1].values
+    reference, part = fitted(make), fitted(make, checkpoint=path, resume=True)
+    assert same(reference[0], part[0])
+    assert reference[1].values == part[1].values
 
 
 @pytest.mark.parametrize("ending", ["Ctrl-C", "a time limit"])

@@ -142,10 +142,10 @@ def test_an_example_reads_a_folder_of_idx_files_or_names_the_missing_folder(
 ):
     assert run(name).startswith("Nothing to learn from: give the folder")
     write_idx_folder(tmp_path, scale=3)
-    options = [f"--{one}={one}.png" for one in pictures]
+    options = [f"--{picture}={picture}.png" for picture in pictures]
     output = run(name, tmp_path, "--epochs", 1, "--limit", 300, *arguments, *options)
     assert "accuracy on 397 test images: " in output
-    assert_pictures(*(f"{one}.png" for one in pictures))
+    assert_pictures(*(f"{picture}.png" for picture in pictures))
 
 
 @pytest.mark.skipif(not FASHION.is_dir(), reason=f"the files of Fashion-MNIST are not in {FASHION}")
@@ -285,9 +285,9 @@ def watched(work):
 def assert_same(first, second):
     assert first.losses
     assert len(first.weights) == len(second.weights) > 0
-    for one, other in zip(first.weights, second.weights, strict=True):
-        assert list(one) == list(other)
-        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+    for left, right in zip(first.weights, second.weights, strict=True):
+        assert list(left) == list(right)
+        assert all(left[name].tobytes() == right[name].tobytes() for name in left)
     assert first.rows == second.rows
     np.testing.assert_allclose(first.losses, second.losses, rtol=1e-4)
 

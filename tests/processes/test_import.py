@@ -96,9 +96,9 @@ def test_a_first_training_loads_no_unused_modules(tmp_path):
     loaded(code, tmp_path)
     loaded.cache_clear()  # the second time all is compiled already
     modules, _ = loaded(code, tmp_path)
-    found = ours(modules)
+    imported = ours(modules)
     # All files of ops are loaded, since each registers its records.
-    assert len([name for name in found if not name.startswith("lamina.ops.")]) < 200
+    assert len([name for name in imported if not name.startswith("lamina.ops.")]) < 200
     unused = (
         "lamina.layers.convolution",
         "lamina.networks",
@@ -107,7 +107,7 @@ def test_a_first_training_loads_no_unused_modules(tmp_path):
         "lamina.engines.cpu.native_program",
         "lamina.cli",
     )
-    assert not set(unused) & set(found)
+    assert not set(unused) & set(imported)
     assert not {"numpy.ma", "concurrent.futures"} & modules
     others = {name.partition(".")[0] for name in modules}
     assert not others & (HEAVY - {"llvmlite"})

@@ -42,7 +42,7 @@ def test_all_work_runs_in_one_thread():
 
 def test_work_is_over_or_not_begun_wherever_a_handler_raises():
     # Code that handles the interruption uses what the work changes: the work must not be running.
-    own = {ShieldedThread.call.__code__, ShieldedThread._finish.__code__}
+    traced = {ShieldedThread.call.__code__, ShieldedThread._finish.__code__}
     begun, over = 0, 0
 
     def work():
@@ -55,10 +55,10 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises():
         instructions = count()
 
         def trace(frame, event, _):
-            frame.f_trace_opcodes = frame.f_code in own
+            frame.f_trace_opcodes = frame.f_code in traced
             if event == "opcode" and next(instructions) == instruction:
                 raise Alarm
-            return trace if frame.f_code in own else None
+            return trace if frame.f_code in traced else None
 
         before = sys.gettrace()
         sys.settrace(trace)
@@ -84,14 +84,14 @@ def test_work_is_over_or_not_begun_wherever_a_handler_raises():
 
 @posix_only
 def test_a_handler_may_ask_for_work_while_other_work_runs():
-    found = []
-    before = signal.signal(signal.SIGALRM, lambda *_: found.append(THREAD.call(lambda: 5)))
+    results = []
+    before = signal.signal(signal.SIGALRM, lambda *_: results.append(THREAD.call(lambda: 5)))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         THREAD.call(lambda: time.sleep(0.1))
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert found == [5]
+    assert results == [5]
 
 
 def test_other_threads_do_their_work_themselves():

@@ -73,7 +73,7 @@ def interrupt(*_, **__):
 
 
 def test_every_call_into_llvm_is_made_in_one_thread(monkeypatch):
-    """Also those of destructors: no object of llvmlite is anywhere else."""
+    """Also calls of destructors: no object of llvmlite is anywhere else."""
     kind = type(llvm.binding.ffi.lib.LLVMPY_DisposeString)
     plain = kind.__call__
     callers = set()
@@ -111,11 +111,11 @@ def test_code_without_references_is_unloaded():
     del loaded
     gc.collect()
     # Unloaded at the next call: the destructor itself calls nothing.
-    one = llvm.load(code)
+    library = llvm.load(code)
     assert len(llvm._loaded) <= before + 1
-    one.release()
-    one.release()
-    assert one.number not in llvm._loaded
+    library.release()
+    library.release()
+    assert library.number not in llvm._loaded
 
 
 def test_an_interrupted_training_step_of_the_interpreter_is_completed(monkeypatch, pressing):
@@ -163,7 +163,7 @@ def test_a_handler_sees_the_parameters_before_a_change_or_after_it():
     finally:
         signal.signal(signal.SIGUSR1, handler)
     assert seen
-    assert all(same(one, other.parameters()) for one in seen)
+    assert all(same(parameters, other.parameters()) for parameters in seen)
 
 
 def test_a_state_is_restored_together_with_the_parameters(pressing):
@@ -173,9 +173,9 @@ def test_a_state_is_restored_together_with_the_parameters(pressing):
         training.run((X, X), 3)
         with writes_interrupted_by(pressing), pytest.raises(KeyboardInterrupt):
             training.restore(state, values)
-        found = training.snapshot()
-        assert same(found[0], values)
-        assert same(found[1], state)
+        restored = training.snapshot()
+        assert same(restored[0], values)
+        assert same(restored[1], state)
 
 
 def test_weights_are_packed_again_after_an_interrupted_change():
@@ -229,11 +229,11 @@ def test_a_job_is_set_to_one_run_again_after_an_interrupted_change():
 
 def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(monkeypatch):
     job = job_of(2)
-    found = []
+    first_runs = []
 
     def start(self, *, alone):
-        found.append(self._words[jobs.FIRST_RUN])
-        self._words[jobs.RUN] = found[-1] + 1
+        first_runs.append(self._words[jobs.FIRST_RUN])
+        self._words[jobs.RUN] = first_runs[-1] + 1
         self._words[jobs.ELAPSED] += 1000
 
     monkeypatch.setattr(Job, "_start", start)
@@ -241,7 +241,7 @@ def test_all_runs_are_made_after_ctrl_c_before_a_choice_of_threads(monkeypatch):
     job._words[jobs.ELAPSED] = 2 * job._words[jobs.WINDOW_TICKS]
     job.set_runs(np.zeros((9, 2), np.int64), (), ())
     job.run()
-    assert found == list(range(9))
+    assert first_runs == list(range(9))
 
 
 def test_ctrl_c_while_a_helper_starts_leaves_no_two_helpers_with_one_number(monkeypatch, pressing):
@@ -357,8 +357,8 @@ def small_fit(callbacks, **how):
 
 
 def test_ctrl_c_ends_one_fit_of_a_loop_and_says_so(pressing, capsys):
-    found = fits(pressing, seconds=1.1)
-    assert [(len(one), one.interrupted) for one in found] == [(2, True)] * 3
+    histories = fits(pressing, seconds=1.1)
+    assert [(len(history), history.interrupted) for history in histories] == [(2, True)] * 3
     said = (
         "Ctrl-C: the fit ended after 2 of 4 epochs, and the program goes on. Press Ctrl-C again "
         "within a second to end the program.\n"

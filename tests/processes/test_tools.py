@@ -50,7 +50,7 @@ def test_a_breach_states_its_line_and_the_standard_term(rules):
         (tiles, '"""The form of a tile."""\n', []),
         ("lamina/layers/linear.py", "forms = 4\n", []),
     ):
-        assert list(rules.breaches_in(path, text)) == [f"{path}:{one}" for one in breaches]
+        assert list(rules.breaches_in(path, text)) == [f"{path}:{breach}" for breach in breaches]
     (breach,) = rules.breaches_in(tiles, "forms = 4\n")
     assert "'forms'" in breach
 
@@ -72,8 +72,8 @@ def test_a_public_layer_has_few_lines_besides_its_docstrings(rules):
     text = '__all__ = ["Short"]\n__all__ += ["Long"]\n'
     text += layer("Short", most) + layer("Long", most + 1)
     text += layer("_Shared", most + 1) + layer("Other", most + 1)
-    found = list(rules.long_layers(text))
-    assert [(name, count) for _, name, count in found] == [("Long", most + 1)]
+    layers = list(rules.long_layers(text))
+    assert [(name, count) for _, name, count in layers] == [("Long", most + 1)]
 
 
 def test_code_and_pages_keep_the_rules():
@@ -170,7 +170,7 @@ def test_the_steps_of_a_recipe_suffice(recipe, tmp_path):
     last = [n for n, (kind, *_) in enumerate(steps) if kind == "command"]
     for kind, name, block in steps[last[-1] + 1 if last else 0 :]:
         # The page indents blocks that belong to a step.
-        lines = "\n".join(one.removeprefix("   ") for one in block.splitlines())
+        lines = "\n".join(line.removeprefix("   ") for line in block.splitlines())
         file = copy / name
         file.write_text(lines + "\n" if kind == "file" else with_line(file.read_text(), lines))
     (commands,) = (

@@ -60,7 +60,7 @@ class ChainCase:
             "bias": (1, heads, queries, keys),
             "factors": (batch, heads, queries, keys),
         }
-        found = [
+        tensors = [
             leaf(name, "input", (batch, heads, length, size), self.dtype)
             for name, length, size in (
                 ("q", queries, features),
@@ -70,8 +70,8 @@ class ChainCase:
         ]
         for name in self.others:
             dtype = bool_ if name in ("mask", "keys") else self.dtype
-            found.append(leaf(name, "input", shapes[name], dtype))
-        return found
+            tensors.append(leaf(name, "input", shapes[name], dtype))
+        return tensors
 
     def program(self, target: Target) -> Program:
         """The result, and the gradients of queries, keys and values."""
@@ -97,7 +97,7 @@ class ChainCase:
             # Its gradient needs the result.
             gradients_ = gradients(ops.sum(wide * wide * wide), leaves[:3])
         results = [result, *gradients_]
-        outputs = tuple((f"y{number}", one) for number, one in enumerate(results))
+        outputs = tuple((f"y{number}", tensor) for number, tensor in enumerate(results))
         graph = Graph(tuple(leaves), outputs)
         return compile_graph(graph, batch=1, name=self.name, target=target)
 
@@ -147,7 +147,7 @@ def check_chains(case: ChainCase, engine, target: Target, schedules) -> None:
     for schedule in (None, *schedules(program)):
         runs = [run_program(program, engine, feeds, schedule=schedule)[0] for _ in range(2)]
         for name, value in expected.items():
-            first, second = (found[name] for found in runs)
+            first, second = (outputs[name] for outputs in runs)
             assert first.tobytes() == second.tobytes(), f"{name}\n{schedule}"
             largest = np.abs(value.astype("float64")).max()
             difference = np.abs(first.astype("float64") - value.astype("float64")).max()

@@ -1,4 +1,4 @@
-"""Valid calls of public classes: those of the examples in their docstrings."""
+"""Valid calls of public classes, from the examples in their docstrings."""
 
 import contextlib
 import doctest
@@ -55,15 +55,15 @@ def example_of(cls: type) -> Example:
     make, apply = Called.__call__, inspect.getattr_static(cls, "__call__", None)
 
     def making(kind: Any, *values: Any, **options: Any) -> Any:
-        found = make(kind, *values, **options)
+        instance = make(kind, *values, **options)
         if kind is cls:
-            made.append((inspect.signature(cls).bind(*values, **options).arguments, found))
-        return found
+            made.append((inspect.signature(cls).bind(*values, **options).arguments, instance))
+        return instance
 
-    def applying(self: Any, *given: Any, **options: Any) -> Any:
+    def applying(self: Any, *values: Any, **options: Any) -> Any:
         if type(self) is cls:
-            operands.append(given)
-        return apply(self, *given, **options)
+            operands.append(values)
+        return apply(self, *values, **options)
 
     source = doctest.DocTestParser().get_examples(inspect.getdoc(cls) or "")
     if not source:  # as for its siblings
@@ -74,8 +74,8 @@ def example_of(cls: type) -> Example:
         if apply is not None:
             patches.setattr(cls, "__call__", applying)
         names = vars(sys.modules[cls.__module__]) | {"lm": lm, "np": np}
-        for one in source:
-            exec(compile(one.source, cls.__name__, "single"), names)
+        for example in source:
+            exec(compile(example.source, cls.__name__, "single"), names)
     assert made, f"the docstring of {cls.__name__} has no example that makes one"
     return Example(*made[0], (*operands, ())[0])
 

@@ -5,7 +5,7 @@ it as for such a processor. Here the text that goes to LLVM gets functions in pl
 instructions, and LLVM makes code for the processor that is there: it splits vectors that are too
 wide.
 
-The definitions are those of Intel's Software Developer's Manual, volume 2: operands and results
+The definitions come from Intel's Software Developer's Manual, volume 2: operands and results
 that are subnormal become zero, numbers are rounded to the nearest, to even if two are equally
 near. One difference: a sum just below the smallest normal number, which rounding makes that number,
 is kept. Tiles are memory: 64 bytes of configuration, then eight tiles of 16 rows of 64 bytes. All
@@ -34,7 +34,7 @@ _host_target, _assemble, _listing = llvm.host_target, llvm.assemble, llvm.listin
 
 
 def can_emulate() -> bool:
-    """Whether this processor has the instructions of which the functions are made."""
+    """Whether this processor has the instructions that the functions consist of."""
     _, flags, _ = _host_target()
     return bool(flags.get("avx2") and flags.get("fma"))
 
@@ -169,8 +169,8 @@ def emulated_products(module: Module, lanes: int) -> str:
     code = module.function(name, parameters, result=sums)
     added, right, left = code.parameters
     for number in (1, 0):
-        one, other = (bfloat16_of_pairs(code, pair, number) for pair in (left, right))
-        added = code.multiply_add(one, other, without_subnormals(code, added))
+        wide_left, wide_right = (bfloat16_of_pairs(code, pair, number) for pair in (left, right))
+        added = code.multiply_add(wide_left, wide_right, without_subnormals(code, added))
         added = without_subnormals(code, added)
     code.finish(added)
     return name
@@ -220,7 +220,7 @@ _SUMS = Type("float", ROWS)
 def emulated_tile_instruction(module: Module, operation: str) -> str:
     """An instruction as a function `(memory, operands...)`; gives its name.
 
-    Tiles are given by their numbers. The operations are those of `Builder.tile_instruction`.
+    Tiles are given by their numbers. The operations are named as in `Builder.tile_instruction`.
     """
     name = f"emulated_tile_{operation}"
     if module.has(name):
@@ -272,11 +272,11 @@ def _multiply(code: Builder, memory: Value, sums: Value, left: Value, right: Val
         row = _row(code, of_left, rows.index)
         zero = constant(0, _SUMS)
         loop = code.begin_loop(0, pairs, 1, [zero, zero])
-        one = code.splat(code.load(code.offset(row, loop.index, "i32"), I32), ROWS)
+        broadcast = code.splat(code.load(code.offset(row, loop.index, "i32"), I32), ROWS)
         others = code.load(_row(code, of_right, loop.index), _ROW)
         totals = list[Value]()
         for number, total in enumerate(loop.carried):
-            left, right = (bfloat16_of_pairs(code, pair, number) for pair in (one, others))
+            left, right = (bfloat16_of_pairs(code, pair, number) for pair in (broadcast, others))
             totals.append(without_subnormals(code, code.multiply_add(left, right, total)))
         first, second = code.end_loop(loop, totals)
         target = _row(code, of_sums, rows.index)

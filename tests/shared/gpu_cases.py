@@ -91,17 +91,17 @@ class Case:
         """The inputs, from a fixed seed."""
         generator = np.random.default_rng(0)
         dtypes = self.dtypes or (float32,) * len(self.shapes)
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for number, (shape, dtype) in enumerate(zip(self.shapes, dtypes, strict=True)):
             drawn = generator.normal(size=shape)
             if not dtype.is_float:
                 drawn = generator.integers(0, self.limit, shape)
-            found[f"x{number}"] = np.asarray(drawn, dtype.numpy)
+            arrays[f"x{number}"] = np.asarray(drawn, dtype.numpy)
             if self.is_tf32:
-                found[f"x{number}"] = rounded_to_tf32(found[f"x{number}"])
-        for one in self.program.of_kind("state") if self.program is not None else ():
-            found[one.name] = np.ones(one.shape, one.dtype.numpy)
-        return found
+                arrays[f"x{number}"] = rounded_to_tf32(arrays[f"x{number}"])
+        for state in self.program.of_kind("state") if self.program is not None else ():
+            arrays[state.name] = np.ones(state.shape, state.dtype.numpy)
+        return arrays
 
 
 def compiled(case: Case, target: Target) -> Program:
@@ -123,7 +123,7 @@ def run_kernel(engine: str, text: str, kernel: str, *arrays: Array) -> None:
     """Runs a kernel of one work item on a device; arrays are its arguments, and change with it."""
     opened: Any = open_engine(engine)
     driver = opened.arena().driver
-    buffers = [driver.allocate(max(one.nbytes, 1)) for one in arrays]
+    buffers = [driver.allocate(max(array.nbytes, 1)) for array in arrays]
     for buffer, array in zip(buffers, arrays, strict=True):
         driver.queue.write(buffer, array)
     built = driver.build(text)
@@ -222,7 +222,7 @@ CONTRACTIONS = (
     Case("layer", ((6, 12), (12, 8), (8,), (6, 8)), lambda x, w, b, y: ops.tanh(x @ w + b) + y),
     Case("transposed", ((12, 8), (4, 12)), _transposed),
     Case("batched", ((3, 5, 4), (3, 4, 6)), ops.matmul),
-    # The result replaces the sums that its epilogue reads, in tiles of which one item stores.
+    # The result replaces the sums that its epilogue reads, in tiles that a single item stores.
     Case("replacing", ((2, 1, 3), (2, 3, 1), (2, 1, 1)), lambda x, y, z: x @ y + ops.cumsum(z, 0)),
     Case("float64", ((4, 6), (6, 10)), ops.matmul, (float64, float64)),
     Case("conv", ((2, 3, 5, 4), (4, 3, 3, 3)), _conv),

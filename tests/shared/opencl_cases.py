@@ -27,17 +27,17 @@ def for_gpus(driver: Any) -> GpuFamily:
 def with_offsets(text: str) -> str:
     """The text of kernels that are written by hand; they also take the offsets of their buffers."""
 
-    def replaced(found: re.Match[str]) -> str:
-        parameters = found[2].split(", ")
-        buffers = [one.rpartition(" ") for one in parameters if "*" in one]
-        numbers = [one for one in parameters if "*" not in one]
+    def replaced(match: re.Match[str]) -> str:
+        parameters = match[2].split(", ")
+        buffers = [parameter.rpartition(" ") for parameter in parameters if "*" in parameter]
+        numbers = [parameter for parameter in parameters if "*" not in parameter]
         words = [f"{type} {name}_block" for type, _, name in buffers]
         words += [f"uint {name}_offset" for _, _, name in buffers]
         declared = "".join(
             f"\n    {type} {name} = ({type})((global uchar*){name}_block + 128ul * {name}_offset);"
             for type, _, name in buffers
         )
-        return f"kernel void {found[1]}({', '.join((*words, *numbers))}) {{{declared}"
+        return f"kernel void {match[1]}({', '.join((*words, *numbers))}) {{{declared}"
 
     return re.sub(r"\bkernel void (\w+)\((.*)\) {", replaced, text)
 

@@ -55,8 +55,8 @@ def lstm(
     gates = 4 * features
     constants = [x.add(features, gates, role="parameter"), x.add(gates, role="parameter")]
     sequences = [x.add(length, batch, gates)]
-    found, further = ops.recurrence(step, states, sequences, constants, **options)
-    return [*found, *further]
+    final, further = ops.recurrence(step, states, sequences, constants, **options)
+    return [*final, *further]
 
 
 MASK = np.linspace(0.25, 1.0, 6).reshape(2, 3)

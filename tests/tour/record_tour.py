@@ -23,14 +23,14 @@ def main() -> None:
             continue
         source = part.source.splitlines()
         lines = [">>> " + source[0], *("... " + line for line in source[1:])]
-        wanted = part.want
+        output = part.want
         if part.exc_msg is None:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(compile(part.source, str(TOUR), "single"), names)
-            if "..." not in wanted:
-                wanted = printed.getvalue()
-        parts.append("\n".join(lines).rstrip() + "\n" + wanted)
+            if "..." not in output:
+                output = printed.getvalue()
+        parts.append("\n".join(lines).rstrip() + "\n" + output)
     TOUR.write_text("".join(parts))
 
 
