@@ -96,13 +96,13 @@ def measured(
     data = folder / f"{workload.name}.npz"
     write_data(workload, data)
     means: dict[str, dict[str, list[float]]] = {}
-    for name, of_peer in workers.items():
-        for worker in of_peer.values():
+    for name, by_threads in workers.items():
+        for worker in by_threads.values():
             worker.prepare(workload, data)
         means[name] = {}
     for _ in range(arguments.rounds):
-        for name, of_peer in workers.items():
-            single, several = of_peer[1], of_peer[arguments.threads]
+        for name, by_threads in workers.items():
+            single, several = by_threads[1], by_threads[arguments.threads]
             mixed = name != "jax"
             conditions = [("quiet", several, 0, False), ("alone", single, 0, False)]
             conditions.append(("busy", several, arguments.threads, False))
@@ -156,7 +156,7 @@ def main() -> None:
             except Unavailable as problem:
                 del workers[name]
                 print(f"{name} is unavailable: {problem}")
-        report["peers"] = {name: of_peer[1].versions for name, of_peer in workers.items()}
+        report["peers"] = {name: by_threads[1].versions for name, by_threads in workers.items()}
         print_versions(report["peers"])
         rows: list[list[str]] = []
         for name in arguments.workload or MEASURED:

@@ -168,12 +168,12 @@ def main() -> None:
         steps[name] = Steps(WORKLOADS[name], arguments.engine)
     for _ in range(arguments.rounds):
         figures["empty"].append(empty.measure())
-        for name, of_workload in steps.items():
-            figures[name].append(of_workload.measure(arguments.seconds))
+        for name, training in steps.items():
+            figures[name].append(training.measure(arguments.seconds))
     summary = {name: medians(rounds) for name, rounds in figures.items()}
-    launches = {name: of_workload.launches for name, of_workload in steps.items()}
-    for of_workload in steps.values():
-        of_workload.release()
+    launches = {name: training.launches for name, training in steps.items()}
+    for training in steps.values():
+        training.release()
     header = ("workload", "launches", "training step", "a launch")
     header += ("host in run", "a launch", "host in step", "a launch")
     rows = [row(name, launches[name], summary[name]) for name in steps]

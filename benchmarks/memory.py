@@ -166,10 +166,10 @@ def report(workload: Workload, engines: list[str], dtype: str, folder: Path) -> 
     dtypes = list(dict.fromkeys(("float32", dtype)))
     mixed = len(dtypes) > 1
     bills = {
-        precision: workload.network().plan(
-            workload.batch, workload.loss, workload.optimizer, dtype=precision
+        model_dtype: workload.network().plan(
+            workload.batch, workload.loss, workload.optimizer, dtype=model_dtype
         )
-        for precision in dtypes
+        for model_dtype in dtypes
     }
     peaks: list[tuple[str, int]] = []
     problems: list[str] = []
@@ -182,11 +182,11 @@ def report(workload: Workload, engines: list[str], dtype: str, folder: Path) -> 
             peaks.append((f"PyTorch {measured['version']} {how} (measured)", measured["peak"]))
         except Unavailable as problem:
             problems.append(f"PyTorch is unavailable: {problem}")
-    for precision, bill in bills.items():
-        peaks.append((f"{named('Lamina', precision, mixed)} (planned)", bill.peak_bytes))
+    for model_dtype, bill in bills.items():
+        peaks.append((f"{named('Lamina', model_dtype, mixed)} (planned)", bill.peak_bytes))
         for engine in engines:
-            name = f"{named('Lamina', precision, mixed)}, {engine} engine (measured)"
-            peaks.append((name, engine_bytes(workload, engine, precision)))
+            name = f"{named('Lamina', model_dtype, mixed)}, {engine} engine (measured)"
+            peaks.append((name, engine_bytes(workload, engine, model_dtype)))
     ours = bills[dtype].peak_bytes
     rows = [(name, bytes_text(size), f"{size / ours:.2f}") for name, size in peaks]
     print(f"\n{workload.name}, {workload.batch} examples\n")

@@ -268,9 +268,9 @@ class Network(Named):
             >>> net.names_of(head)
             ['3.weight', '3.bias']
         """
-        variables = part.variables(float32)
-        names = shared_names(self.variables(float32), variables)
-        return [names[name] for name in variables.parameters]
+        part_record = part.variables(float32)
+        names = shared_names(self.variables(float32), part_record)
+        return [names[name] for name in part_record.parameters]
 
     def parameter_count(self) -> int:
         """The number of trained values."""
@@ -350,9 +350,9 @@ class Network(Named):
         """
         options = options_of(loss, optimizer, clip, frozen, "plan")
         device = partial(device_of, engine)
-        floats = precision_of(dtype, device, precision)
+        model_precision, target = precision_of(dtype, device, precision), target_of(engine)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
-        return bill_of(self, batch_size, options, floats, device, target_of(engine), micro, data)
+        return bill_of(self, batch_size, options, model_precision, device, target, micro, data)
 
     @checked
     def max_batch_size(

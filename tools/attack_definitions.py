@@ -94,13 +94,13 @@ def _sloped() -> lm.Network:
 
 def networks() -> dict[str, Callable[[], lm.Network]]:
     """Every op by its samples, three at a time, and layers of all families."""
-    of_ops: dict[str, Callable[[], lm.Network]] = {}
+    builders: dict[str, Callable[[], lm.Network]] = {}
     for op in ops.ALL:
         samples = [s for s in op.samples if "float64" not in s.dtypes or op.name == "recurrence"]
         for first in range(0, len(samples), 3):
             some = [(op, sample) for sample in samples[first : first + 3]]
-            of_ops[f"{op.name} {first // 3}"] = partial(_of_samples, some)
-    return of_ops | {
+            builders[f"{op.name} {first // 3}"] = partial(_of_samples, some)
+    return builders | {
         "convolutions": partial(
             _chain,
             *(2, 9, 9),

@@ -51,9 +51,9 @@ def main(count: int, seed: int) -> int:
     seen: Counter[str] = Counter()
     failures: list[str] = []
     while sent < count:
-        signals = min(SIGNALS_OF_A_CHILD, count - sent)
+        signal_count = min(SIGNALS_OF_A_CHILD, count - sent)
         with tempfile.TemporaryDirectory() as folder:
-            done, report = _attack(chance, signals, children, folder)
+            done, report = _attack(chance, signal_count, children, folder)
         sent, children = sent + done, children + 1
         seen.update(report.get("seen", {}))
         failures += report["failures"]
@@ -100,10 +100,10 @@ def _attack(
         for _ in range(chance.choice((1, 1, 1, 2))):
             time.sleep(chance.uniform(0, 1.1) * usual.get(name, 0.02))
             send(signal.SIGINT, signal.SIGINT, signal.SIGALRM, signal.SIGUSR1)
-        seconds = child.stdout.readline()
+        seconds_text = child.stdout.readline()
         # Interrupted activities take less time than usual.
-        usual[name] = max(0.9 * usual.get(name, 0.0), float(seconds or 0.0))
-        name = child.stdout.readline().strip() if seconds else ""
+        usual[name] = max(0.9 * usual.get(name, 0.0), float(seconds_text or 0.0))
+        name = child.stdout.readline().strip() if seconds_text else ""
     child.stdin.close()
     child.stdin = None
     while name and not name.startswith("{"):

@@ -92,9 +92,9 @@ def main() -> None:
         counts, _ = evaluate(graph, {name: abs(np.sign(feed)) for name, feed in feeds.items()})
         values, _ = evaluate(graph, feeds)
         for name, count in counts.items():
-            results, sizes = executable.output(name), abs(values[name])
-            noisy = np.count_nonzero(results[count == 0])
-            empty = np.count_nonzero(results[sizes > SMALL * sizes.max()] == 0)
+            result, sizes = executable.output(name), abs(values[name])
+            noisy = np.count_nonzero(result[count == 0])
+            empty = np.count_nonzero(result[sizes > SMALL * sizes.max()] == 0)
             zeros, noise, lost = zeros + int((count == 0).sum()), noise + noisy, lost + empty
             if noisy or empty:
                 print(f"case {number}: {name} has {noisy} noisy zeros, {empty} lost numbers")

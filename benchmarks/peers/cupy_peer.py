@@ -124,7 +124,7 @@ class CuPy(ResidentPeer):
 
     def _gradients(self, values: list[Any], gradient: Any) -> list[Any]:
         """The gradients of all parameters, their penalties included."""
-        of_parameters: list[Any] = []
+        gradients: list[Any] = []
         left = list(self._parameters)
         for number in reversed(range(len(self._layers))):
             layer, before, after = self._layers[number], values[number], values[number + 1]
@@ -136,13 +136,13 @@ class CuPy(ResidentPeer):
                 gradient = gradient * (after * (1 - after))
             else:
                 if layer.bias:
-                    of_bias = gradient.sum(axis=0)
-                    of_parameters.append(_decayed(of_bias, layer.bias_regularizer, left.pop()))
+                    bias_gradient = gradient.sum(axis=0)
+                    gradients.append(_decayed(bias_gradient, layer.bias_regularizer, left.pop()))
                 weight = left.pop()
-                of_weight = gradient.T @ before
-                of_parameters.append(_decayed(of_weight, layer.weight_regularizer, weight))
+                weight_gradient = gradient.T @ before
+                gradients.append(_decayed(weight_gradient, layer.weight_regularizer, weight))
                 gradient = gradient @ weight if number else None
-        return of_parameters[::-1]
+        return gradients[::-1]
 
     def _update(self, number: int, gradient: Any) -> None:
         how, xp = self._workload.optimizer, self._xp

@@ -207,8 +207,8 @@ class Number(Kind):
             example = f"{example} {'<=' if with_high else '<'} {high:g}"
         if not limits:
             return Misfit("a finite number")
-        of = "of " if limits[0].startswith("at") else ""
-        return Misfit(f"a number {of}{', '.join(limits)}", example)
+        preposition = "of " if limits[0].startswith("at") else ""
+        return Misfit(f"a number {preposition}{', '.join(limits)}", example)
 
 
 def as_number(value: Any) -> float | None:

@@ -58,11 +58,11 @@ class Access:
             inside = None
         indices = self.positions.indices(load.index)
         mask_varies = inside is not None and bool(inside.type.lanes)
-        if indices.each is None and not indices.stride and not mask_varies:
+        if indices.vector is None and not indices.stride and not mask_varies:
             return self._load_element(load, indices.start, inside)
-        if indices.each is None and indices.stride in (1, -1):
+        if indices.vector is None and indices.stride in (1, -1):
             return self._run(load, indices, inside, lanes)
-        if inside is None and indices.each is None:
+        if inside is None and indices.vector is None:
             return self._strided(load, indices, lanes)
         return self._gathered(load, indices, inside, lanes)
 
@@ -156,15 +156,15 @@ class Access:
         """One element after the other, from any indices."""
         code = self.code
         type = Type(memory_element(load.dtype))
-        offsets = indices.each
-        if offsets is None:
-            offsets = self.positions.counted(indices.start, indices.stride)
+        vector = indices.vector
+        if vector is None:
+            vector = self.positions.counted(indices.start, indices.stride)
         if inside is not None:
             inside = self._mask(inside, lanes)
-            offsets = self._or_zero(inside, offsets)
+            vector = self._or_zero(inside, vector)
         result = undefined(type.wide(lanes))
         for lane in range(lanes):
-            index = code.extract(offsets, lane)
+            index = code.extract(vector, lane)
             address = code.offset(self.bases[load.buffer], index, type.element)
             result = code.insert(result, code.load(address, type), lane)
         return self._or_zero(inside, from_memory(code, result, load.dtype))
@@ -176,7 +176,7 @@ class Access:
         base = self.bases[store.buffer]
         type = Type(memory_element(dtype))
         lanes = value.type.lanes
-        if not lanes or (indices.each is None and indices.stride == 1):
+        if not lanes or (indices.vector is None and indices.stride == 1):
             address = code.offset(base, indices.start, type.element)
             align = self._alignment(store.index, type) if lanes else 0
             if store.accumulate:
@@ -184,15 +184,15 @@ class Access:
                 value = old + value
             code.store(to_memory(code, value, dtype), address, align)
             return
-        offsets = indices.each
+        vector = indices.vector
         stored = to_memory(code, value, dtype)
-        start = code.offset(base, indices.start, type.element) if offsets is None else base
-        if offsets is None and self.calling and not store.accumulate:
+        start = code.offset(base, indices.start, type.element) if vector is None else base
+        if vector is None and self.calling and not store.accumulate:
             function = _write_strided_store(code.module, stored.type)
             code.call_void(function, stored, start, indices.stride)
             return
         for lane in range(lanes):
-            offset = lane * indices.stride if offsets is None else code.extract(offsets, lane)
+            offset = lane * indices.stride if vector is None else code.extract(vector, lane)
             address = code.offset(start, offset, type.element)
             element = code.extract(stored, lane)
             if store.accumulate:

@@ -144,8 +144,8 @@ class Module(Types, builder.Module):
         After the buffers and the numbers it takes the number of the group, the number of the item
         in it, and the group's share of the local memory.
         """
-        of_group = ((_GROUP, I64), (_ITEM, I64), (_LOCAL, POINTER))
-        parameters = [*((label, POINTER) for label, _ in buffers), *numbers, *of_group]
+        group_parameters = ((_GROUP, I64), (_ITEM, I64), (_LOCAL, POINTER))
+        parameters = [*((label, POINTER) for label, _ in buffers), *numbers, *group_parameters]
         words = tuple(f"{self._parameter(type)}{label}" for label, type in parameters)
         head = FunctionText(self.groups.phase, "void", name, words)
         return Function(self, parameters, head, is_called=True, is_phase=True)

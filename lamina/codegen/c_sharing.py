@@ -61,9 +61,9 @@ class _Group:
         # For each number, its values in the functions.
         self._columns = [(number,) for number in first.numbers]
 
-    def fits(self, added: _Numbered) -> bool:
+    def fits(self, candidate: _Numbered) -> bool:
         """Whether few enough numbers differ with another function."""
-        return len(_differing(self._columns_with(added))) <= _MOST_NUMBERS
+        return len(_differing(self._columns_with(candidate))) <= _MOST_NUMBERS
 
     def add(self, added: _Numbered) -> None:
         """Adds a function that fits."""

@@ -183,7 +183,7 @@ class PieceFunction(Builder):
 
     def _each(self, operands: Sequence[Value], type: Type, write: Callable[..., Value]) -> Value:
         """An instruction on each piece of operands with equal lanes."""
-        pieces = [write(*aligned) for aligned in zip(*map(self._split, operands), strict=True)]
+        pieces = [write(*parts) for parts in zip(*map(self._split, operands), strict=True)]
         return self._joined(pieces, type)
 
     def binary(self, operation: str, left: Operand, right: Operand) -> Value:

@@ -25,12 +25,12 @@ class LaneIndices:
     Attributes:
         start: the value in the first lane, a scalar.
         stride: the stride between lanes; 0 if all lanes have one value.
-        each: the vector of values, if they have no stride; start and stride are then unused.
+        vector: the vector of values, if they have no stride; start and stride are then unused.
     """
 
     start: Value
     stride: int
-    each: Value | None = None
+    vector: Value | None = None
 
 
 @final
@@ -88,10 +88,10 @@ class Positions:
                 values[key] = start
             return LaneIndices(start, stride)
         with nest.at(nest.index_depth(index)):
-            total = self.counted(start, stride)
+            lane_indices = self.counted(start, stride)
             for vector in vectors:
-                total = total + vector
-        return LaneIndices(start, 0, total)
+                lane_indices = lane_indices + vector
+        return LaneIndices(start, 0, lane_indices)
 
     def _product(self, depth: int, value: Value, factor: int) -> Value:
         """A value of a level of the nest times a number."""
@@ -125,8 +125,8 @@ class Positions:
     def position(self, index: Index) -> Value:
         """The value of an index expression, a vector if it depends on the lanes."""
         indices = self.indices(index)
-        if indices.each is not None:
-            return indices.each
+        if indices.vector is not None:
+            return indices.vector
         lanes = self.nest.lanes.count
         if not lanes or not indices.stride:
             return indices.start

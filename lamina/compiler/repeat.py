@@ -83,12 +83,12 @@ class _Loop(Recurrence):
             locations[leaf] = IterationRow(
                 named(self.stacks[number]), row * size_of(static(leaf.shape))
             )
-        buffers: dict[Tensor, Location] = {
+        buffer_locations: dict[Tensor, Location] = {
             tensor: named(buffer) for tensor, buffer in self._buffers.buffer_of.items()
         }
 
         def pulling(operand: Tensor, time: Coordinates) -> Location:
-            return lambda coordinates: Puller(buffers).pull(operand, (*time, *coordinates))
+            return lambda coordinates: Puller(buffer_locations).pull(operand, (*time, *coordinates))
 
         others = zip(graph.inputs[self.states :], self.operands[self.states :], strict=True)
         for number, (leaf, operand) in enumerate(others):

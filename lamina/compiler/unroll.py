@@ -31,11 +31,11 @@ def unroll(graph: Graph) -> Graph:
 
     def iterations(node: Tensor) -> list[list[Tensor]]:
         loop = Recurrence(node)
-        current, inputs = node.operands[: loop.states], node.operands[loop.states :]
+        current, others = node.operands[: loop.states], node.operands[loop.states :]
         all_values: list[list[Tensor]] = [[state] for state in current]
         all_values += [[] for _ in loop.body.outputs[loop.states :]]
         for time in range(loop.length)[:: -1 if loop.reverse else 1]:
-            sequences, constants = inputs[: loop.sequences], inputs[loop.sequences :]
+            sequences, constants = others[: loop.sequences], others[loop.sequences :]
             elements = [squeeze(slice_axis(x, 0, time, time + 1), 0) for x in sequences]
             values = (*current, *elements, *constants)
             value_of_input = dict(zip(loop.body.inputs, values, strict=True))

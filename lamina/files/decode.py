@@ -38,7 +38,7 @@ class _Decoder:
 
     def __init__(self, arrays: Mapping[str, Array], user_layers: Sequence[type]) -> None:
         self._arrays = arrays
-        self._user_layers = [cls.__name__ for cls in user_layers]
+        self._user_layer_names = [cls.__name__ for cls in user_layers]
         self._classes = own_classes() | {USER_PREFIX + cls.__name__: cls for cls in user_layers}
         self._layers: list[Any] = []
         self._graphs: list[Graph] = []
@@ -111,7 +111,7 @@ class _Decoder:
             shown = str(name).removeprefix(USER_PREFIX)
             raise FileFormatError(
                 f"the network contains a {shown}, which is not a layer of Lamina",
-                facts=(("layers given", ", ".join(self._user_layers) or "none"),),
+                facts=(("layers given", ", ".join(self._user_layer_names) or "none"),),
                 advice=f"If it is your own, pass its class: lm.load(path, layers=[{shown}]).",
             )
         fields = _table(table["fields"])

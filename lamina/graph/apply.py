@@ -36,15 +36,15 @@ def apply(op: Op, *operands: Tensor, **attributes: Any) -> Tensor:
     Errors name the layer and source line.
     """
     try:
-        plain = checked_attributes(op, operands, attributes)
-        shape, dtype = _inferred(op, operands, plain)
+        plain_attributes = checked_attributes(op, operands, attributes)
+        shape, dtype = _inferred(op, operands, plain_attributes)
     except LaminaError as error:
         label = op.name.replace("_", " ").title().replace(" ", "")
         if not ORIGIN.get().path:
             # While a network is defined, the paths of operands do not count other branches yet.
             error.facts = with_final_paths(error.facts, operands)
         raise located(error, path_after(operands, label)) from None
-    return Tensor(op, operands, plain, shape, dtype)
+    return Tensor(op, operands, plain_attributes, shape, dtype)
 
 
 def checked_attributes(op: Op, operands: tuple[Tensor, ...], attributes: Attributes) -> Attributes:

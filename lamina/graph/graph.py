@@ -74,14 +74,14 @@ def _graph_of_rows(
     )
 
 
-def topological(roots: Sequence[Tensor], leaves: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+def topological(roots: Sequence[Tensor], boundary: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
     """All tensors that the roots depend on, each after its operands.
 
-    The search ends at the `leaves`: their operands are omitted.
+    The search ends at the tensors of the `boundary`: their operands are omitted.
     """
     order: list[Tensor] = []
     seen: set[Tensor] = set()
-    ends = set(leaves)
+    ends = set(boundary)
     for root in roots:
         # None marks that the tensor below it on the stack follows its operands.
         stack: list[Tensor | None] = [root]

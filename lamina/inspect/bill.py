@@ -126,9 +126,9 @@ class MemoryBill:
         counts = (str(len(program.steps)) for program in self._programs)
         steps = f"{' + '.join(counts)} steps"
         products = [step for step in self.program.steps if isinstance(step, Contraction)]
-        in_tf32 = sum(unrounded(step) is not None for step in products)
-        if in_tf32:
-            steps += f"; {in_tf32} of {len(products)} contractions in TF32"
+        tf32_count = sum(unrounded(step) is not None for step in products)
+        if tf32_count:
+            steps += f"; {tf32_count} of {len(products)} contractions in TF32"
         return f"{overview}\n{bound}; {steps}"
 
     def buffers(self) -> str:

@@ -149,11 +149,11 @@ def objective(
     for pair in compared:
         term = pair.term
         checks += _check(term.loss, pair.numbers, trace.outputs[term.output or 0])
-        loss_weights = pair.weights
+        element_weights = pair.weights
         if classes is not None:
-            loss_weights = _with_classes(classes, pair, len(trace.outputs))
+            element_weights = _with_classes(classes, pair, len(trace.outputs))
         try:
-            value, divisor = _value(pair, trace, loss_weights)
+            value, divisor = _value(pair, trace, element_weights)
         except (DTypeError, ShapeError) as error:
             raise _of_one_target(error, pair, len(leaves)) from None
         if divisor is not None:
@@ -161,7 +161,7 @@ def objective(
         if term.name:
             outputs.append((f"loss.{term.name}", value))
         scaled = value if term.factor == 1 else value * term.factor
-        shares.append(Share(scaled, divisor, term.summed, loss_weights is not None))
+        shares.append(Share(scaled, divisor, term.summed, element_weights is not None))
     everything = [_cast(target, dtype) for target in leaves]
     statistics, kept, of_metrics = _measured(metrics, trace.outputs, names, compared, everything)
     results = [*(share.loss for share in shares), *(tensor for _, tensor in statistics)]

@@ -45,8 +45,8 @@ def counted_classes(prediction: Tensor, of_one_number: str, least: int = 2) -> i
     if not isinstance(classes, int) or classes < least:
         advice = "Give every example one score for each class. "
         if prediction.rank > 2:
-            result = "For one result of each example put lm.Flatten() before the last lm.Linear."
-            advice = f"{result} {advice}"
+            hint = "For one result of each example put lm.Flatten() before the last lm.Linear."
+            advice = f"{hint} {advice}"
         raise ShapeError(
             "the prediction has no axis of classes"
             if least < 2
@@ -87,10 +87,10 @@ def known_classes(each: Tensor, target: Tensor, classes: int, ignored: int | Non
     # Usually targets are checked before they reach the device. A loss inside a function of the
     # user's has no such check, and a class out of range would give a small loss.
     numbers = ops.expand_dims(ops.cast(target, "int64"), 1)
-    is_class = ops.logical_and(numbers >= 0, numbers < classes)
+    is_valid = ops.logical_and(numbers >= 0, numbers < classes)
     if ignored is not None:
-        is_class = ops.logical_or(is_class, ops.equal(numbers, ignored))
-    return ops.where(is_class, each, float("nan"))
+        is_valid = ops.logical_or(is_valid, ops.equal(numbers, ignored))
+    return ops.where(is_valid, each, float("nan"))
 
 
 def _require_float(prediction: Tensor) -> None:

@@ -505,8 +505,8 @@ class Chain(_Cached):
         lines += [f"  {line}" for line in (*self.reductions, *_store_lines(self.stores))]
         for total in self.sums:
             over = f"for {_over(total.n)}: " if total.n else ""
-            product = f"{total.weight} * {total.right}"
-            lines.append(f"  {over}{total.result} = sum({_over(self.k)}) {product}")
+            term = f"{total.weight} * {total.right}"
+            lines.append(f"  {over}{total.result} = sum({_over(self.k)}) {term}")
             lines += [f"    {line}" for line in _store_lines(total.stores)]
         return "\n".join(lines)
 

@@ -88,9 +88,9 @@ def _inputs_in(parent: Network, part: Network) -> list[int | None]:
             places |= {(layer, number) for number, operand in operands if operand is tensor}
         return places
 
-    numbered = [(n, uses(parent, tensor)) for n, tensor in enumerate(parent.inputs)]
-    in_part = [uses(part, tensor) for tensor in part.inputs]
-    return [next((n for n, sites in numbered if sites & used), None) for used in in_part]
+    parent_uses = [(n, uses(parent, tensor)) for n, tensor in enumerate(parent.inputs)]
+    part_uses = [uses(part, tensor) for tensor in part.inputs]
+    return [next((n for n, sites in parent_uses if sites & used), None) for used in part_uses]
 
 
 @final

@@ -54,7 +54,7 @@ class _Origin(Enum):
     """What a float tensor follows from."""
 
     NUMBERS = auto()  # parameters, constants, random numbers; all that does not grow with the batch
-    CONTRACTIONS = auto()  # products
+    PRODUCTS = auto()
     DATA = auto()  # data, or rows of parameters, without products; or ops that keep float32
 
 
@@ -121,7 +121,7 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
         is_needed = others or (is_fresh and uses[node] > 1)
         if (
             node in candidates
-            and origins.get(node) is _Origin.CONTRACTIONS
+            and origins.get(node) is _Origin.PRODUCTS
             and is_needed
             and _grows(node)
         ):
@@ -143,7 +143,7 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
     if node.op is CONSTANT or isinstance(node.op.lowering, Generator) or not _grows(node):
         return _Origin.NUMBERS
     if node.op.multiplies or isinstance(node.op.lowering, Repeating):
-        return _Origin.CONTRACTIONS
+        return _Origin.PRODUCTS
     of_numbers = all(origin is _Origin.NUMBERS for origin in operands)
     if node.op is CAST:
         return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
@@ -151,7 +151,7 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
         return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
     if _Origin.DATA in operands or node.op.keeps_float32:
         return _Origin.DATA
-    return _Origin.CONTRACTIONS
+    return _Origin.PRODUCTS
 
 
 def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> Graph:

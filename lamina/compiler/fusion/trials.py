@@ -82,9 +82,9 @@ class Trials:
     def _tried(
         self, members: Sequence[Tensor], stored: Sequence[Tensor], buffer_ids: Mapping[Tensor, int]
     ) -> Step | None:
-        inside = set(members)
+        inside, located = set(members), self._locations
         locations: dict[Tensor, Location] = {
-            source: self._locations.get(source) or str(buffer_ids[self._buffer(source)])
+            source: located[source] if source in located else str(buffer_ids[self._buffer(source)])
             for member in members
             for source in self._sources[member]
             if source not in inside
@@ -130,10 +130,10 @@ class Trials:
 
 @final
 class SubgraphSignatures:
-    """Signatures with the `by_identity` tensors in them; only signatures of one object compare."""
+    """Signatures that have tensors with locations in them; only those of one object compare."""
 
-    def __init__(self, by_identity: Container[Tensor] = ()) -> None:
-        self._by_identity = by_identity
+    def __init__(self, locations: Container[Tensor] = ()) -> None:
+        self._locations = locations
         self._kinds: dict[Hashable, int] = {}
         self._kind_of: dict[Tensor, int] = {}
         self._signatures: dict[Hashable, int] = {}
@@ -153,7 +153,7 @@ class SubgraphSignatures:
                 continue
             elif node is not root and node in stored:
                 numbers[node] = len(rows)
-                rows.append((node.shape, node.dtype, node if node in self._by_identity else None))
+                rows.append((node.shape, node.dtype, node if node in self._locations else None))
                 read.append(node)
                 continue
             elif node.operands:

@@ -141,8 +141,8 @@ class GpuProgram(Executable):
             if self._seconds is not None:
                 launches = self._launches.launches
                 steps = [launches[number].step for number, _ in self._order]
-                timed = [(step, *launch) for step, launch in zip(steps, self._ordered, strict=True)]
-                self._pieces = pieces_of(driver, timed, self._changed, self._buffers, self._saved)
+                rows = [(step, *launch) for step, launch in zip(steps, self._ordered, strict=True)]
+                self._pieces = pieces_of(driver, rows, self._changed, self._buffers, self._saved)
 
     def _kernel(self, launch: Launch, *, numbered: bool) -> Kernel:
         buffers = [self._buffers[name] for name in launch.buffers]

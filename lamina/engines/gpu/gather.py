@@ -110,11 +110,11 @@ def write_gather(
     buffer, and there always is a kernel.
     """
     # An input without axes has no examples: its program is not run over data sets.
-    batches = [buffer for buffer in program.of_kind("input") if buffer.shape and buffer.bytes]
-    if not batches and not counted:
+    input_buffers = [buffer for buffer in program.of_kind("input") if buffer.shape and buffer.bytes]
+    if not input_buffers and not counted:
         return None
     # Examples are whole, aligned words.
-    inputs = [_input(program, batch, rounding) for batch in batches]
+    inputs = [_input(program, buffer, rounding) for buffer in input_buffers]
     buffers = [
         (f"{kind}{number}", type.element)
         for number, input_ in enumerate(inputs)

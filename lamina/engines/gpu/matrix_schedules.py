@@ -37,11 +37,11 @@ def matrix_schedules(gemm: Product, bits: int, traits: Traits) -> Iterator[Matri
         return
     stored_m, stored_n = gemm.stored_runs
     swapped = stored_m > stored_n
-    choices = [(*shape, False) for shape in product(_TILES, _STRETCHES)]
+    choices = [(*pair, False) for pair in product(_TILES, _STRETCHES)]
     if rate_of(gemm, traits, by_warpgroups=True) is not None:
         row = 128 // element_bytes_of(gemm.matrix_kind)
         stretches = [(row * rows, stages) for rows, stages in _WARPGROUP_STRETCHES]
-        choices += [(*shape, True) for shape in product(_WARPGROUP_TILES, stretches)]
+        choices += [(*pair, True) for pair in product(_WARPGROUP_TILES, stretches)]
     gemm = gemm.exchanged if swapped else gemm
     for (tile_m, tile_n, *warps), (tile_k, stages), by_warpgroups in choices:
         least = 64 if by_warpgroups else 16

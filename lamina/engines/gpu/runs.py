@@ -80,12 +80,12 @@ class Runs:
         """
         driver, gather, recorder = self.driver, self._gather(counter), self.launches.recorder
         assert recorder is not None
-        pairs: list[Buffer] = []
+        buffers: list[Buffer] = []
         for name in recorder.outputs:
             record, output = self.data.records.get(name, (None, None))
-            pairs += (record, None if output is None else self.buffers[output.name])
+            buffers += (record, None if output is None else self.buffers[output.name])
         items = max((recorder.outputs[name] for name in self.data.records), default=1)
-        arguments = (*pairs, counter)
+        arguments = (*buffers, counter)
         kernel = driver.kernel(self.module, recorder.kernel, arguments, items, numbered=False)
         gathers = [(gather, None)] if gather is not None else []
         records = [(kernel, None)]
@@ -105,10 +105,10 @@ class Runs:
         gather, data = self.launches.gather, self.data
         if data.rows is None or gather is None:
             return None
-        pairs: list[Buffer] = []
+        buffers: list[Buffer] = []
         for name in gather.inputs:
-            pairs += (data.examples[name], self.buffers[gather.rounded_buffers.get(name, name)])
-        arguments = (*pairs, data.rows, *(() if counter is None else (counter,)))
+            buffers += (data.examples[name], self.buffers[gather.rounded_buffers.get(name, name)])
+        arguments = (*buffers, data.rows, *(() if counter is None else (counter,)))
         numbered = counter is None
         kernel = gather.kernel
         return self.driver.kernel(self.module, kernel, arguments, gather.items, numbered=numbered)

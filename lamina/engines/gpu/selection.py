@@ -43,20 +43,20 @@ def chosen_device(
 ) -> Found:
     """The device of the name of an engine, as `"opencl:1"`, or as `"opencl:radeon"`.
 
-    The letters after the colon are a part of the text of a device. `nearest` returns the name of
-    a usable device that is similar to the wanted one; "" for none. `more` follows "lists all
+    The text after the colon is a number, or a part of a device's text. `nearest` returns the name
+    of a usable device that is similar to the wanted one; "" for none. `more` follows "lists all
     devices" in the advice.
 
     Raises:
         EngineError: if there is none, or it cannot be used.
     """
-    engine, _, letters = name.partition(":")
-    query = letters.lower()
+    engine, _, selector = name.partition(":")
+    query = selector.lower()
     if query.isdecimal():
         missing = f"there is no {language} device number {query}"
         named = [device for device in devices if device.record.engine == f"{engine}:{query}"]
     else:
-        missing = f"no {language} device is named {letters!r}"
+        missing = f"no {language} device is named {selector!r}"
         named = [device for device in devices if query in text_of(device.record).lower()]
     for device in named:
         if not device.record.problem:

@@ -206,9 +206,9 @@ def _command_buffers(device: cl.Device) -> CommandBuffers | None:
 
 def _has_known_version(device: cl.Device) -> bool:
     try:
-        listed = {extension.name: extension.version for extension in device.extensions_with_version}
+        versions = {pair.name: pair.version for pair in device.extensions_with_version}
     except cl.Error:
         return False  # Before OpenCL 3.0 devices do not say.
-    version = listed.get(_NAME, 0)
+    version = versions.get(_NAME, 0)
     least, end = _VERSIONS
     return least <= (version >> 22, version >> 12 & 0x3FF) < end

@@ -205,7 +205,7 @@ class _ByClass(ByThreshold):
         """From 0 to 1; 0 where the divisor is 0, and NaN without examples."""
         counts = [np.asarray(sums[name], np.float64) for name in ("hits", "predicted", "actual")]
         if self.average in ("micro", "binary"):
-            counts = [of_classes.sum(keepdims=True) for of_classes in counts]
+            counts = [class_counts.sum(keepdims=True) for class_counts in counts]
         hits, predicted, actual = counts
         occurs = predicted + actual != 0
         scores = np.where(occurs, self._score(hits, predicted, actual), np.nan)

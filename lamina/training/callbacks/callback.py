@@ -195,7 +195,7 @@ def _check_method(cls: type[Callback], name: str, method: FunctionType) -> None:
     ours = foreign_or_nearest("hook", _event(name), _HOOKS, _LIKENESS)
     # In a class that has Lamina's hook too, it is the user's own method.
     user_classes = cls.__mro__[: cls.__mro__.index(Callback)]
-    if not ours or any(ours in vars(base) for base in user_classes):
+    if not ours or any(ours in vars(user_class) for user_class in user_classes):
         return
     is_hook = ours.isidentifier()
     expected = _declared(ours, hooks[ours]) if is_hook else ", ".join(_HOOKS)

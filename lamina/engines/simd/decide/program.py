@@ -111,17 +111,17 @@ class _Deciding:
         (step,), _ = self.signatures.numbered(named)
         # Whether an operand was rounded to 16 bits; inputs of 16 bits are exact.
         buffers = self.program.buffers
-        narrowed = isinstance(named, Contraction) and any(
+        rounded = isinstance(named, Contraction) and any(
             scalar.dtype.is_half
             and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
             for scalar in postorder(named.left, named.right)
         )
-        key = step, prepacked, narrowed
+        key = step, prepacked, rounded
         if key not in self.schedules:
             # The targets of processors form no chains.
             assert not isinstance(step, Chain)
             self.schedules[key] = (
-                schedule_contraction(step, self.processor, prepacked=prepacked, narrowed=narrowed)
+                schedule_contraction(step, self.processor, prepacked=prepacked, rounded=rounded)
                 if isinstance(step, Contraction)
                 else schedule_loop(step, self.processor)
             )

@@ -147,8 +147,8 @@ def _is_long(stage: Reduce, axes: Sequence[Axis]) -> bool:
         return False
     points = size_of([axis.extent for axis in axes])
     terms = size_of([axis.extent for axis in stage.axes])
-    are_high = points <= _MOST_COLUMNS and terms >= _LEAST_ROWS * BLOCKS
-    if points > _MOST_RESULTS and not (are_high and _is_of_columns(stage, axes[-1])):
+    has_high_columns = points <= _MOST_COLUMNS and terms >= _LEAST_ROWS * BLOCKS
+    if points > _MOST_RESULTS and not (has_high_columns and _is_of_columns(stage, axes[-1])):
         return False
     return points * terms >= _LEAST_VALUES and stage.axes[0].extent >= 2 * BLOCKS
 

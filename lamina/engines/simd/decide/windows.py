@@ -123,8 +123,8 @@ def readings(step: Contraction) -> dict[str, Windowed]:
         _col2im(step),
     ]
     # Of an operand of 16 bits that was cast to longer floats.
-    narrowed = any(map(_is_half, (step.left, step.right)))
-    filterings = _ALL_FILTERINGS if narrowed else FILTERINGS.values()
+    has_half_operand = any(map(_is_half, (step.left, step.right)))
+    filterings = _ALL_FILTERINGS if has_half_operand else FILTERINGS.values()
     for names, positions, elements in (
         (WINOGRAD, step.m, step.k),
         (WINOGRAD_WEIGHT_GRADIENT, step.k, step.m),

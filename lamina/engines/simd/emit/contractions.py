@@ -192,8 +192,8 @@ class _Gemm:
         numbers = ("batch", "m_start", "count", "n_start")
         axes = (matrix.batch,), (matrix.m,)
         write_epilogue(self._context, name, numbers, step, *axes, (panel.width,), panel, wide=wide)
-        arguments = ("table", TABLE), *parameters("", "thread batch panel begin end")
-        points = self._context.begin(name, arguments, reads_of(step) | writes_of(step))
+        declared = ("table", TABLE), *parameters("", "thread batch panel begin end")
+        points = self._context.begin(name, declared, reads_of(step) | writes_of(step))
         code = points.code
         _, _, batch, number, begin, end = code.parameters
         memory = self._context.thread_memory(code)

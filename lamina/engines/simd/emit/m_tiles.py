@@ -15,9 +15,9 @@ from lamina.engines.simd.decide.tiles import MTiles
 def m_start_of(tiles: MTiles, tile: Value) -> Value:
     """The number of the first row of a tile, if rows are numbered in row-major order."""
     axis, piece = tiles.split
-    pieces = -(-tiles.extents[axis] // piece)
+    piece_count = -(-tiles.extents[axis] // piece)
     past = size_of(tiles.extents[axis + 1 :])
-    return tile // pieces * (tiles.extents[axis] * past) + tile % pieces * (piece * past)
+    return tile // piece_count * (tiles.extents[axis] * past) + tile % piece_count * (piece * past)
 
 
 def over_tiles(

@@ -66,10 +66,10 @@ class WindowWriter(ABC):
 
         Gives its code, and its parameters after the thread. It uses the step's buffers by default.
         """
-        arguments = (("table", TABLE), *parameters("", f"thread {numbers}"), *parameters(addresses))
+        declared = (("table", TABLE), *parameters("", f"thread {numbers}"), *parameters(addresses))
         if used is None:
             used = reads_of(self._step) | writes_of(self._step)
-        points = self._context.begin(f"{self._name}_{name}", arguments, used)
+        points = self._context.begin(f"{self._name}_{name}", declared, used)
         return points, points.code, points.code.parameters[2:]
 
     def _call(self, code: Builder, name: str, *operands: Integer) -> None:

@@ -95,8 +95,8 @@ def write_narrowing(
     axis_along, lanes = along
     others = [axis for axis in step.m if axis != axis_along]
     used = {load.buffer for view in (step.left, step.right) for load in loads(view)}
-    arguments = (("table", TABLE), *parameters("", "batch first n_start"), *parameters("words"))
-    points = context.begin(name, arguments, used)
+    declared = (("table", TABLE), *parameters("", "batch first n_start"), *parameters("words"))
+    points = context.begin(name, declared, used)
     code = points.code
     _, batch, first, n_start, words = code.parameters
     # With constant coordinates, index terms without the innermost axis of K are hoisted from its
