@@ -27,10 +27,10 @@ def resident_bytes() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, default=100)
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     layers = (lm.Linear(64), lm.ReLU(), lm.Linear(64), lm.ReLU(), lm.Linear(4))
     model = lm.Model(lm.Sequential(lm.Input(8), *layers))
-    most = options.sizes
+    most = arguments.sizes
     x = np.random.default_rng(0).normal(size=(most, 8)).astype("float32")
     y = np.arange(most) % 4
     loss, optimizer = lm.CrossEntropy(), lm.Adam(1e-3)

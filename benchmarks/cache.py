@@ -58,13 +58,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--entries", type=int, nargs="+", default=[0, 1000, 20000])
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     print("entries  new program, median  longest  read again  look-up    (ms)")
-    for entries in options.entries:
+    for entries in arguments.entries:
         with tempfile.TemporaryDirectory() as folder:
             run(FILL, folder, str(entries))
             rows: list[list[float]] = []
-            for _ in range(options.rounds):
+            for _ in range(arguments.rounds):
                 with tempfile.TemporaryDirectory() as copy:
                     subprocess.run(["cp", "-a", f"{folder}/.", copy], check=True)
                     rows.append([float(value) for value in run(COMPILE, copy).split()])

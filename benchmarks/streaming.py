@@ -130,16 +130,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--once", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    engine, dtype = options.engine, options.dtype
-    if options.once is not None:
-        train_once(engine, dtype, options.once)
+    arguments = parser.parse_args()
+    engine, dtype = arguments.engine, arguments.dtype
+    if arguments.once is not None:
+        train_once(engine, dtype, arguments.once)
         return
     each = INPUTS * np.dtype(dtype).itemsize
-    examples = int(options.gigabytes * 1e9) // each
+    examples = int(arguments.gigabytes * 1e9) // each
     small, _ = measured(engine, dtype, 8 * SOURCE_BATCH)
     large, rate = measured(engine, dtype, examples)
-    in_memory, streamed = alternated(engine, dtype, options.rounds, options.steps)
+    in_memory, streamed = alternated(engine, dtype, arguments.rounds, arguments.steps)
     ratios = sorted(b / a for a, b in zip(in_memory, streamed, strict=True))
     rows = [
         ("examples of the stream", f"{examples:,}, {bytes_text(examples * each)} of {dtype}"),

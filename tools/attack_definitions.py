@@ -445,11 +445,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engines", nargs="+", default=["interpreter", "cpu"])
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     constructors = {"interpreter": lambda: InterpreterEngine(poison=True), "cpu": CpuEngine}
-    engines = {name: constructors[name]() for name in options.engines}
+    engines = {name: constructors[name]() for name in arguments.engines}
     outcomes, failures = attack(
-        options.count, options.seed, engines, lambda text: print(text, flush=True)
+        arguments.count, arguments.seed, engines, lambda text: print(text, flush=True)
     )
     print(*(f"{what}: {number}" for what, number in outcomes.most_common()), sep="\n")
     sys.exit(1 if failures else 0)

@@ -82,10 +82,10 @@ def main() -> None:
     )
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     engine, zeros, noise, lost = CpuEngine(), 0, 0, 0
-    for number in range(options.cases):
-        graph, feeds = case(number, options.seed)
+    for number in range(arguments.cases):
+        graph, feeds = case(number, arguments.seed)
         program = compile_graph(graph, batch=1, name="case", target=DEFAULT_TARGET)
         executable = engine.compile(program, {})
         executable.run([feeds[buffer.name] for buffer in program.of_kind("input")])
@@ -99,7 +99,7 @@ def main() -> None:
             if noisy or empty:
                 print(f"case {number}: {name} has {noisy} noisy zeros, {empty} lost numbers")
         executable.release()
-    print(f"{options.cases} cases, {zeros} exact zeros: {noise} noisy, {lost} lost numbers")
+    print(f"{arguments.cases} cases, {zeros} exact zeros: {noise} noisy, {lost} lost numbers")
     sys.exit(bool(noise or lost))
 
 

@@ -208,7 +208,8 @@ def _values_of(names: list[str]) -> Callable[[object], Any]:
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+    names = (attribute.name for attribute in fields(self) if attribute.repr)
+    shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
     return f"{type(self).__qualname__}({shown})"
 
 

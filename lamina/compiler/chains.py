@@ -234,9 +234,10 @@ class _Search:
 
     def _is_worthwhile(self, part: _Part) -> bool:
         assert part.total is not None
-        sums = [part.total.n, *(dot.axes for dot in part.products.values())]
+        products = part.products.values()
+        sums = [part.total.n, *(product.axes for product in products)]
         lengths = [size_of([axis.extent for axis in axes]) for axes in (part.m, part.k)]
-        operands = [side for dot in part.products.values() for side in (dot.left, dot.right)]
+        operands = [side for product in products for side in (product.left, product.right)]
         read = {load.buffer for load in loads(part.total.right, *operands)}
         return (
             min(lengths) >= LEAST_LENGTH
@@ -353,7 +354,7 @@ class _Reader:
             batch=self._renamed(part.batch),
             m=self._renamed(part.m),
             k=self._renamed(part.k),
-            products={name: named.record(dot) for name, dot in part.products.items()},
+            products={name: named.record(product) for name, product in part.products.items()},
             reductions=tuple(
                 replace(named.record(reduce), axes=self._renamed(reduce.axes))
                 for reduce in part.reductions
@@ -366,10 +367,11 @@ class _Reader:
         """Raises `_Unfit` if stores need single products, or buffers are read that are gone."""
         part = self._part
         at_rows = [store.value for store in (*stores, *part.stores)]
-        inner = {dot.result for dot in part.products.values()}
+        products = part.products.values()
+        inner = {product.result for product in products}
         if inner & {local.name for local in postorder(*at_rows) if isinstance(local, Local)}:
             raise _Unfit
-        operands = [side for dot in part.products.values() for side in (dot.left, dot.right)]
+        operands = [side for product in products for side in (product.left, product.right)]
         values = [reduce.value for reduce in part.reductions]
         gone = set(part.hidden)
         if part.loop is not None:

@@ -91,8 +91,8 @@ def _infer_gradient(
 
 
 def _build(*operands: Tensor, **attributes: Any) -> Tensor:
-    given = attention_arguments(operands, attributes).without_hidden()
-    return weighted_means(given, given.block_count)
+    arguments = attention_arguments(operands, attributes).without_hidden()
+    return weighted_means(arguments, arguments.block_count)
 
 
 def _gradient(*tensors: Tensor, **attributes: Any) -> Gradients:
@@ -109,14 +109,14 @@ def _gradient_build(
     upstream: Tensor, result: Tensor, *others: Tensor, operand: int, **attributes: Any
 ) -> Tensor:
     """The gradient of one operand; the gradients of all operands share most of their graphs."""
-    given = attention_arguments(others, attributes)
-    gradients = gradients_of(given.without_hidden(), result, upstream, given.block_count)
+    arguments = attention_arguments(others, attributes)
+    gradients = gradients_of(arguments.without_hidden(), result, upstream, arguments.block_count)
     return gradients[[n for n, x in enumerate(others) if x.dtype.is_float].index(operand)]
 
 
-def _second_gradient(*given: Tensor, **attributes: Any) -> Gradients:
+def _second_gradient(*tensors: Tensor, **attributes: Any) -> Gradients:
     """The gradient of the gradient's graph, in the user's number of blocks or in one."""
-    *operands, _, upstream = given
+    *operands, _, upstream = tensors
     attributes = {"blocks": 1, **attributes}
     return gradients_of_built(
         lambda replaced: _gradient_build(*replaced, **attributes), tuple(operands), upstream

@@ -118,13 +118,8 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
             and any(x in fresh for x in node.operands)
         )
         others = [x for x in users[node] if not isinstance(x.op.lowering, Elementwise)]
-        is_needed = others or (is_fresh and uses[node] > 1)
-        if (
-            node in candidates
-            and origins.get(node) is _Origin.PRODUCTS
-            and is_needed
-            and _grows(node)
-        ):
+        needed = others or (is_fresh and uses[node] > 1)
+        if node in candidates and origins.get(node) is _Origin.PRODUCTS and needed and _grows(node):
             activations.add(node)
         elif is_fresh:
             fresh.add(node)
@@ -144,10 +139,9 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
         return _Origin.NUMBERS
     if node.op.multiplies or isinstance(node.op.lowering, Repeating):
         return _Origin.PRODUCTS
-    of_numbers = all(origin is _Origin.NUMBERS for origin in operands)
     if node.op is CAST:
         return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
-    if of_numbers:
+    if all(origin is _Origin.NUMBERS for origin in operands):
         return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
     if _Origin.DATA in operands or node.op.keeps_float32:
         return _Origin.DATA

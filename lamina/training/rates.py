@@ -46,10 +46,10 @@ class LearningRates:
         return {name: self._value(name, step) for name in self._optimizers}
 
     def _value(self, name: str, step: int) -> float:
-        given: float | RateFunction = self._optimizers[name].rate
-        if callable(given):
-            return _at(given, step) * self._set.get(name, 1.0)
-        return self._set.get(name, given)
+        rate: float | RateFunction = self._optimizers[name].rate
+        if callable(rate):
+            return _at(rate, step) * self._set.get(name, 1.0)
+        return self._set.get(name, rate)
 
     def set(self, values: Mapping[str, float], step: int) -> None:
         """Sets rates by name.

@@ -59,7 +59,9 @@ def single_chain(chain: Chain) -> Chain:
         sums.append(replace(total, n=(axis,), right=right, stores=stores))
     single = {name: (axis,) for name, (axis, _) in groups.items()}
     k = single["k"]
-    reductions = (replace(stage, axes=k if stage.axes else ()) for stage in chain.reductions)
+    reductions = (
+        replace(reduction, axes=k if reduction.axes else ()) for reduction in chain.reductions
+    )
     flat_chain = replace(
         chain, products=tuple(products), sums=tuple(sums), reductions=tuple(reductions), **single
     )
@@ -87,9 +89,9 @@ def rows_of(chain: Chain) -> Rows | None:
     dtype = maximum.dtype
     is_least = Apply("equal", (local, Literal(-math.inf, dtype)), bool_)
     shift = Apply("select", (is_least, Literal(0.0, dtype), local), dtype)
-    reduced = {stage.local for stage in chain.reductions}
-    scaled = [stage.value for stage in sums] + [total.weight for total in chain.sums]
-    if not _is_free(maximum.value, reduced) or any(stage.combine != "sum" for stage in sums):
+    reduced = {reduction.local for reduction in chain.reductions}
+    scaled = [reduction.value for reduction in sums] + [total.weight for total in chain.sums]
+    if not _is_free(maximum.value, reduced) or {reduction.combine for reduction in sums} - {"sum"}:
         return None
     if not all(_is_multiple(value, shift, reduced) for value in scaled):
         return None

@@ -199,11 +199,12 @@ def _scheduled(
     if not all(single.extents) or (single.reductions and rows_of(single) is None):
         return None
     (m,), (k,), dtype = single.m, single.k, single.products[0].dtype
-    lengths = tuple(whole_steps(inner.axes[0].extent, step) for inner in single.products)
+    lengths = tuple(whole_steps(product.axes[0].extent, step) for product in single.products)
     tiles = tuple(tile_of_sum(total.n[0].extent) for total in single.sums)
-    products = [(inner, *inner.axes, d) for inner, d in zip(single.products, lengths, strict=True)]
-    lefts = tuple(load(Operand(inner.left, m, axis), tile_m, d) for inner, axis, d in products)
-    rights = tuple(load(Operand(inner.right, k, axis), tile_k, d) for inner, axis, d in products)
+    pairs = zip(single.products, lengths, strict=True)
+    triples = [(product, *product.axes, d) for product, d in pairs]
+    lefts = tuple(load(Operand(product.left, m, axis), tile_m, d) for product, axis, d in triples)
+    rights = tuple(load(Operand(product.right, k, axis), tile_k, d) for product, axis, d in triples)
     sums = tuple(
         load(Operand(total.right, total.n[0], k), tile, tile_k)
         for total, tile in zip(single.sums, tiles, strict=True)

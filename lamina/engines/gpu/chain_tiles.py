@@ -36,7 +36,7 @@ from lamina.engines.gpu.work_item import (
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Literal, Local, Scalar
-from lamina.program.steps import Chain, Reduce
+from lamina.program.steps import Chain
 
 # For each row of the block, the locals that belong to it.
 RowLocals = Sequence[Mapping[str, Scalar]]
@@ -155,7 +155,7 @@ class _Chain:
             if self._rows is not None:
                 largest, scales, locals_ = self._advanced(largest)
                 sums = [
-                    self._added(reduction, scales, running, locals_)
+                    self._added(reduction.value, scales, running, locals_)
                     for reduction, running in zip(self._rows.sums, sums, strict=True)
                 ]
             weights = [
@@ -280,10 +280,10 @@ class _Chain:
         return new_largest, scales, locals_
 
     def _added(
-        self, stage: Reduce, scales: Sequence[Value], totals: Sequence[Value], locals_: RowLocals
+        self, value: Scalar, scales: Sequence[Value], totals: Sequence[Value], locals_: RowLocals
     ) -> Sequence[Value]:
         """The work item's sums of a reduction after its columns."""
-        values = self._at_points(stage.value, 0.0, locals_)
+        values = self._at_points(value, 0.0, locals_)
         return [
             total * scale + self._combined("add", row)
             for total, scale, row in zip(totals, scales, values, strict=True)

@@ -139,8 +139,7 @@ class GpuProgram(Executable):
             self._ordered = [(kernels[number], iteration) for number, iteration in self._order]
             self._sequence = driver.sequence(self._ordered)
             if self._seconds is not None:
-                launches = self._launches.launches
-                steps = [launches[number].step for number, _ in self._order]
+                steps = [self._launches.launches[number].step for number, _ in self._order]
                 rows = [(step, *launch) for step, launch in zip(steps, self._ordered, strict=True)]
                 self._pieces = pieces_of(driver, rows, self._changed, self._buffers, self._saved)
 

@@ -43,9 +43,8 @@ def chosen_device(
 ) -> Found:
     """The device of the name of an engine, as `"opencl:1"`, or as `"opencl:radeon"`.
 
-    The text after the colon is a number, or a part of a device's text. `nearest` returns the name
-    of a usable device that is similar to the wanted one; "" for none. `more` follows "lists all
-    devices" in the advice.
+    After the colon is a number, or a part of a device's text. `nearest` names a usable device that
+    is similar to the wanted one; "" for none. `more` follows "lists all devices" in the advice.
 
     Raises:
         EngineError: if there is none, or it cannot be used.

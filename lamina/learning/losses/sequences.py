@@ -79,22 +79,22 @@ class CTC(Loss):
 
     def check_target(self, array: Any, prediction_shape: Shape) -> None:
         steps, classes = static(prediction_shape[1:])
-        labels, *lengths = cast(
+        labels, *length_arrays = cast(
             "tuple[Array, ...]", array if isinstance(array, tuple) else (array,)
         )
         named = (("input", "times", steps), ("target", "labels", labels.shape[1]))
-        for counts, (name, elements, most) in zip(lengths, named, strict=False):
+        for lengths, (name, elements, most) in zip(length_arrays, named, strict=False):
             check_values(
                 self,
-                counts,
-                cast(Array, (counts >= 0) & (counts <= most)),
+                lengths,
+                cast(Array, (lengths >= 0) & (lengths <= most)),
                 problem=f"{name} lengths out of range",
                 expected=f"0..{most}",
                 advice=f"Each is the number of {elements} that count; the arrays have {most}.",
             )
         fits = cast(Array, (labels < classes) & (labels != self.blank))
-        if len(lengths) > 1:
-            ended = cast(Array, np.arange(labels.shape[1]) >= lengths[1][:, None])
+        if len(length_arrays) > 1:
+            ended = cast(Array, np.arange(labels.shape[1]) >= length_arrays[1][:, None])
             fits = cast(Array, fits & (labels >= 0) | ended)
         else:
             fits &= (labels < 0) | ~np.logical_or.accumulate(labels < 0, 1)
@@ -153,9 +153,9 @@ class CTC(Loss):
         """Labels, input lengths and target lengths, int64."""
         several = isinstance(target, list | tuple)
         tensors = tuple(cast(Sequence[Tensor], target)) if several else (cast(Tensor, target),)
-        labels, *lengths = tensors
+        labels, *length_tensors = tensors
         fits = prediction.rank == 3 and labels.rank == 2 and len(tensors) <= 3
-        if not fits or any(counts.shape != labels.shape[:1] for counts in lengths):
+        if not fits or any(lengths.shape != labels.shape[:1] for lengths in length_tensors):
             raise ShapeError(
                 "the labels do not fit the prediction",
                 facts=(
@@ -174,13 +174,13 @@ class CTC(Loss):
                     advice="Convert the targets: y.astype('int64').",
                 )
         (steps,) = static(prediction.shape[1:2])
-        labels, *lengths = (ops.cast(tensor, "int64") for tensor in tensors)
-        if len(lengths) < 2:
+        labels, *length_tensors = (ops.cast(tensor, "int64") for tensor in tensors)
+        if len(length_tensors) < 2:
             ended = ops.cumsum(ops.cast(labels < 0, "int64"), 1)
-            lengths.append(ops.sum(ops.cast(ops.equal(ended, 0), "int64"), 1))
-        if len(lengths) < 2:
-            lengths.insert(0, ops.full(labels.shape[:1], steps, int64))
-        return labels, lengths[0], lengths[1]
+            length_tensors.append(ops.sum(ops.cast(ops.equal(ended, 0), "int64"), 1))
+        if len(length_tensors) < 2:
+            length_tensors.insert(0, ops.full(labels.shape[:1], steps, int64))
+        return labels, length_tensors[0], length_tensors[1]
 
 
 def _after_all_times(initial: Tensor, of_states: Tensor, skips: Tensor, lengths: Tensor) -> Tensor:

@@ -51,9 +51,9 @@ def prepackings_of(
         users[operand, packed, tuple(names[buffer] for buffer in buffers)].append(number)
     writes = Writes(program)
     return tuple(
-        prepacking
+        packing
         for (_, packed, _), same in users.items()
-        for prepacking in _together(program, same, packed, required, writes)
+        for packing in _together(program, same, packed, required, writes)
     )
 
 

@@ -167,7 +167,7 @@ def workers_of(
     for packing in prepackings:
         often = packing.iteration.extent if packing.iteration is not None else 1
         works += _repeated([] if packing.at_load else [packing.work], often)
-    at_load = (prepacking.work for prepacking in prepackings if prepacking.at_load)
+    at_load = (packing.work for packing in prepackings if packing.at_load)
     return _most(works, processor), _most(at_load, processor)
 
 

@@ -187,17 +187,17 @@ def _col2im(step: Contraction) -> Windowed | None:
     if not scattered or set(moved) != scattered.keys():
         return None
     windows = tuple(scattered[axis] for axis in moved)
-    elements = [sliding.element for sliding in windows if sliding.element is not None]
+    elements = [window.element for window in windows if window.element is not None]
     if set(elements) != set(step.k[: len(elements)]):
         return None
-    replacements = {axis: sliding.scaled_index for axis, sliding in scattered.items()}
+    replacements = {axis: window.scaled_index for axis, window in scattered.items()}
     view = Rewrite(replacements).scalar(step.left)
     load = loaded(view)
     if load is None or not all(bound.always for bound in load.bounds):
         return None
     if axes_of(load.index) & set(elements):
         return None
-    positions = [sliding.position for sliding in windows if sliding.position is not None]
+    positions = [window.position for window in windows if window.position is not None]
     channels = step.k[len(elements) :]
     view = Rewrite(load=lambda read: replace(read, bounds=())).scalar(view)
     image = image_of(view, (), (*outer, *positions), channels, outer=len(outer), all_positions=True)

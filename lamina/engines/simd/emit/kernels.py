@@ -166,7 +166,7 @@ class _Writer:
     def write(self, only: int | None) -> None:
         program, written, schedule = self.program, self.written, self.written.schedule
         # The largest come first, because smaller ones then fit between them.
-        for packing in sorted(schedule.prepackings, key=lambda operand: -operand.bytes):
+        for packing in sorted(schedule.prepackings, key=lambda packing: -packing.bytes):
             if packing.name not in written.kept:
                 needed = range(*packing.needed)
                 offset = written.workspaces.allocate(packing.name, packing.bytes, needed)
@@ -177,7 +177,7 @@ class _Writer:
         packings = defaultdict[int, list[tuple[Prepacking, Slices]]](list)
         for pair in zip(schedule.prepackings, schedule.packing_kernels, strict=True):
             packings[pair[0].before].append(pair)
-        prepacked = {user: operand for operand in schedule.prepackings for user in operand.users}
+        prepacked = {user: packing for packing in schedule.prepackings for user in packing.users}
         column_sums = schedule.column_sums()
         first_call = 0
         for number, step in enumerate(schedule.steps):
