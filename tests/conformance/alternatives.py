@@ -35,7 +35,8 @@ def legal_schedules(family: Family, program: Program) -> Iterator[Any]:
     elif isinstance(family, GpuFamily):
         yield from gpu_alternatives.legal_schedules(program, family.target, family.traits)
     if isinstance(family, CudaFamily):
-        found = {number: family.library(step) for number, step in enumerate(program.steps)}
-        proposed = {number: one for number, one in found.items() if one}
+        proposals = {number: family.library(step) for number, step in enumerate(program.steps)}
+        proposed = {number: schedules for number, schedules in proposals.items() if schedules}
         for place in (-1, 0) if proposed else ():
-            yield family.decide(program, {number: one[place] for number, one in proposed.items()})
+            forced = {number: schedules[place] for number, schedules in proposed.items()}
+            yield family.decide(program, forced)

@@ -64,16 +64,16 @@ def with_noise(graph: Graph, half: DType) -> tuple[Graph, dict[str, Noise]]:
         The graph, and for each of its new leaves a function that draws a value.
     """
     noises: dict[str, Noise] = {}
-    known: dict[Tensor, Tensor] = {}
+    noisy: dict[Tensor, Tensor] = {}
 
     def changed(x: Tensor) -> Tensor:
-        if x not in known:
+        if x not in noisy:
             name, shape = f"noise{len(noises)}", static(x.shape)
             noises[name] = partial(_drawn, shape=shape, half=half)
             least = float(ml_dtypes.finfo(half.numpy).tiny)
             size = ops.where(ops.equal(x, 0.0), 0.0, ops.maximum(ops.abs(x), least))
-            known[x] = x + size * leaf(name, "input", shape, float64)
-        return known[x]
+            noisy[x] = x + size * leaf(name, "input", shape, float64)
+        return noisy[x]
 
     chosen = {
         source
@@ -85,8 +85,8 @@ def with_noise(graph: Graph, half: DType) -> tuple[Graph, dict[str, Noise]]:
 
     def rule(node: Tensor, operands: tuple[Tensor, ...]) -> Tensor:
         if node.op.multiplies:
-            given = zip(node.operands, operands, strict=True)
-            operands = tuple(changed(new) if _has_leaves(old) else new for old, new in given)
+            pairs = zip(node.operands, operands, strict=True)
+            operands = tuple(changed(new) if _has_leaves(old) else new for old, new in pairs)
         new = rebuild(node, operands)
         return changed(new) if node in chosen else new
 

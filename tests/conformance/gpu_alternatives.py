@@ -64,8 +64,8 @@ def legal_schedules(program: Program, target: Target, traits: Traits) -> Iterato
     """Other correct schedules of a program: every kind of kernel, for each step that allows it."""
     chosen = decide(program, target, traits)
     kinds = [list(_legal(step, target, traits)) for step in program.steps]
-    found = [ProgramSchedule(tuple(one.values())) for one in combinations(kinds)]
-    yield from (one for one in dict.fromkeys(found) if one != chosen)
+    schedules = [ProgramSchedule(tuple(forced.values())) for forced in combinations(kinds)]
+    yield from (schedule for schedule in dict.fromkeys(schedules) if schedule != chosen)
 
 
 def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]:
@@ -80,19 +80,19 @@ def _legal(step: Step, target: Target, traits: Traits) -> Iterator[StepSchedule]
 def legal_chains(chain: Chain, bits: int, target: Target, traits: Traits) -> Iterator[StepSchedule]:
     """Correct schedules with odd tiles, and the one that stores all products."""
     tiles = (8, 8, 2, 2), (6, 10, 3, 5), (16, 4, 1, 4), (4, 12, 4, 1)
-    found = [tiled_chain(chain, tile, own, traits) for tile in tiles for own in (bits, 64)]
+    schedules = [tiled_chain(chain, tile, width, traits) for tile in tiles for width in (bits, 64)]
     warps = (16, 16, 1), (32, 48, 2), (64, 16, 2)
-    found += [matrix_chain(chain, tile, bits, traits) for tile in warps]
-    yield from (one for one in found if one is not None)
+    schedules += [matrix_chain(chain, tile, bits, traits) for tile in warps]
+    yield from (schedule for schedule in schedules if schedule is not None)
     steps = stored_steps(chain, StepWorkspaces(chain.name))
-    yield StepsSchedule(STORED, tuple(next(candidates(one, target, traits)) for one in steps))
+    yield StepsSchedule(STORED, tuple(next(candidates(step, target, traits)) for step in steps))
 
 
 def candidate_schedules(program: Program, family: Family) -> Iterator[Any]:
     """Schedules of a program that together have all candidates of each step; for tests."""
     alone = SingleSteps(program)
-    found = [family.candidates(alone.program(number)) for number in range(len(program.steps))]
-    for forced in combinations([own[1:] or [None] for own in found]):
+    every = [family.candidates(alone.program(number)) for number in range(len(program.steps))]
+    for forced in combinations([schedules[1:] or [None] for schedules in every]):
         yield family.decide(program, forced)
 
 
@@ -133,19 +133,19 @@ def legal_loops(loop: Loop, bits: int, traits: Traits) -> Iterator[StepSchedule]
             for pair in ((kernels[-1], kernels[0]), (kernels[0], kernels[-1])):
                 yield PassesSchedule((Pass(len(loop.stages), splits, pair),))
     if len(loop.stages) > 1:
-        one = Pass(1, 1, (LoopSchedule(1, bits),))
-        yield PassesSchedule((one,) * len(loop.stages))
+        single = Pass(1, 1, (LoopSchedule(1, bits),))
+        yield PassesSchedule((single,) * len(loop.stages))
 
 
 def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator[WrittenSchedule]:
     """Correct schedules: some of every kind."""
-    one = Product(step)
-    yield direct_schedule(one, bits)
+    gemm = Product(step)
+    yield direct_schedule(gemm, bits)
     yield ContractionSchedule(1, 1, 64)
     yield ContractionSchedule(3, 2, bits)
     if traits.largest_group < LEAST_GROUP:
         return
-    kernels = [*_legal_groups(one, bits, traits), *legal_matrices(one, bits, traits)]
+    kernels = [*_legal_groups(gemm, bits, traits), *legal_matrices(gemm, bits, traits)]
     yield from kernels
     if convolution_of(step) is not None:
         point = LoopSchedule(1, bits)
@@ -153,16 +153,16 @@ def legal_contractions(step: Contraction, bits: int, traits: Traits) -> Iterator
         yield from winograd_schedules(step, bits, traits)
     for (operand, way), kernel in zip(PACKED.items(), kernels, strict=False):
         _, products = packed_steps(operand, step, StepWorkspaces(step.name))
-        own = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
-        yield StepsSchedule(way, (LoopSchedule(1, bits), own))
+        grouped = next(iter(_legal_groups(Product(products), bits, traits)), kernel)
+        yield StepsSchedule(way, (LoopSchedule(1, bits), grouped))
     for splits in (2, 3):
-        if one.k and one.k % splits == 0:
+        if gemm.k and gemm.k % splits == 0:
             for kernel in kernels[splits::4]:
-                own = for_share(kernel, one.k // splits)
-                yield PassesSchedule((Pass(1, splits, (own, LoopSchedule(1, bits))),))
+                share = for_share(kernel, gemm.k // splits)
+                yield PassesSchedule((Pass(1, splits, (share, LoopSchedule(1, bits))),))
 
 
-def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[KernelSchedule]:
+def _legal_groups(gemm: Product, bits: int, traits: Traits) -> Iterator[KernelSchedule]:
     """Schedules with local memory."""
     kinds = (
         # Tile of batch, m, n and k; block; buffers, unrolled, swapped.
@@ -173,27 +173,27 @@ def _legal_groups(one: Product, bits: int, traits: Traits) -> Iterator[KernelSch
         ((1, 16, 4, 16), (4, 2), 2, 16, False),
     )
     for (tile_b, *tile), block, buffers, unrolled, swapped in kinds:
-        own = one.exchanged if swapped else one
-        while own.batch % tile_b:
+        oriented = gemm.exchanged if swapped else gemm
+        while oriented.batch % tile_b:
             tile_b -= 1
-        whole = (tile_b, tile[0], tile[1], tile[2])
+        sizes = (tile_b, tile[0], tile[1], tile[2])
         for halves in (False, True):
             tiled = tiled_schedule(
-                *(own, whole, block, buffers, unrolled, swapped, bits), halves=halves
+                *(oriented, sizes, block, buffers, unrolled, swapped, bits), halves=halves
             )
             is_another = not halves or tiled.left.is_half or tiled.right.is_half
-            if is_another and fits(tiled, own.element_bytes, traits):
+            if is_another and fits(tiled, oriented.element_bytes, traits):
                 yield tiled
-    lanes = vector_lanes(one, min(one.left.runs[1], one.right.runs[1]))
+    lanes = vector_lanes(gemm, min(gemm.left.runs[1], gemm.right.runs[1]))
     yield TreeSchedule(4, 1, 1, 1, lanes, True, bits)
     yield TreeSchedule(2, 3, 2, 1, 1, False, bits)
     yield TreeSchedule(8, 2, 1, 3, 1, True, bits)
     yield TreeSchedule(1, 4, 2, 2, lanes, False, bits)
 
 
-def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
+def legal_matrices(gemm: Product, bits: int, traits: Traits) -> Iterator[MatrixSchedule]:
     """Correct schedules with small tiles."""
-    if rate_of(one, traits) is None or not one.k:
+    if rate_of(gemm, traits) is None or not gemm.k:
         return
     choices = [
         ((16, 16, 16), (1, 1), 2, False),
@@ -201,15 +201,15 @@ def legal_matrices(one: Product, bits: int, traits: Traits) -> Iterator[MatrixSc
         ((32, 48, 16), (1, 3), 4, False),
         ((64, 32, 48), (2, 2), 2, True),
     ]
-    row = 128 // element_bytes_of(one.matrix_kind)
+    row = 128 // element_bytes_of(gemm.matrix_kind)
     by_warpgroups = [((64, 256, row), (4, 1), 4, False), ((128, 64, 2 * row), (8, 1), 3, True)]
-    if rate_of(one, traits, by_warpgroups=True) is not None:
+    if rate_of(gemm, traits, by_warpgroups=True) is not None:
         choices = [*by_warpgroups, *choices]
     for choice in choices:
         tile, warps, stages, swapped = choice
-        own = one.exchanged if swapped else one
+        oriented = gemm.exchanged if swapped else gemm
         decided = matrix_schedule(
-            *(own, tile, warps, stages, swapped, bits, traits),
+            *(oriented, tile, warps, stages, swapped, bits, traits),
             by_warpgroups=choice in by_warpgroups,
         )
         if matrices_fit(decided, traits):

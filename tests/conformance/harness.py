@@ -1,7 +1,7 @@
 """Runs graphs on an engine and compares the results with the oracle, for conformance tests.
 
 `check_cases` compiles many small graphs as one program, which takes a fraction of the time that a
-program for each would take. The tolerances are those of each graph alone.
+program for each would take. The tolerances are the same as for each graph alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -207,13 +207,13 @@ def _check_halves(
     return refused
 
 
-def compare(name: str, found: Array, expected: Array, allowed: Array | float = 0.0) -> None:
+def compare(name: str, actual: Array, expected: Array, allowed: Array | float = 0.0) -> None:
     """Compares an array with the oracle's: NaN with NaN, other elements within a tolerance."""
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), name
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), name
     with np.errstate(all="ignore"):
-        distance = np.abs(found.astype("float64") - expected.astype("float64"))
+        distance = np.abs(actual.astype("float64") - expected.astype("float64"))
         excess = np.asarray(distance / allowed)
-        same = (found == expected) | ((found != found) & (expected != expected))
+        same = (actual == expected) | ((actual != actual) & (expected != expected))
     wrong = ~(same | (distance <= allowed))
     if wrong.any():
         worst = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(excess), -1)), wrong.shape)
@@ -221,7 +221,7 @@ def compare(name: str, found: Array, expected: Array, allowed: Array | float = 0
         most = np.broadcast_to(allowed, wrong.shape)[worst]
         raise AssertionError(
             f"{name}: {np.count_nonzero(wrong)} of {wrong.size} elements are wrong; at {index} is "
-            f"{found[worst]!r} instead of {expected[worst]!r}, and {most:.3g} is allowed"
+            f"{actual[worst]!r} instead of {expected[worst]!r}, and {most:.3g} is allowed"
         )
 
 
@@ -231,14 +231,14 @@ def values_of(sample: Sample, dtype: DType, seed: int = 0) -> list[Array]:
     arrays: list[Array] = []
     for number, shape in enumerate(sample.shapes):
         name = sample.dtypes[number] if sample.dtypes else "float"
-        wanted = dtype if name == "float" else as_dtype(name)
-        if wanted.kind == "bool":
+        operand_dtype = dtype if name == "float" else as_dtype(name)
+        if operand_dtype.kind == "bool":
             array = generator.random(shape) < 0.5
         else:
             array = generator.uniform(sample.low, sample.high, shape)
         if sample.diagonal and not number:
             array = array + sample.diagonal * np.eye(shape[-1])
-        arrays.append(np.asarray(array, wanted.numpy))
+        arrays.append(np.asarray(array, operand_dtype.numpy))
     return arrays
 
 

@@ -191,12 +191,12 @@ def network_of(case: LayerCase) -> lm.Network:
     """The network in which the layer is between two products along the last axis."""
     dtype = "int64" if case.indices else "float32"
     inputs = [lm.Input(*shape, dtype=dtype) for shape in case.shapes]
-    given = inputs if case.indices else [_multiplied(x) for x in inputs]
-    return lm.Network(inputs, lm.Linear(5)(case.make(*given)))
+    tensors = inputs if case.indices else [_multiplied(x) for x in inputs]
+    return lm.Network(inputs, lm.Linear(5)(case.make(*tensors)))
 
 
 def alone(case: LayerCase) -> lm.Network:
-    """The network of the layer alone; its floats are those of the model."""
+    """The network of the layer alone; its floats have the model's type."""
     dtype = "int64" if case.indices else None
     inputs = [lm.Input(*shape, dtype=dtype) for shape in case.shapes]
     return lm.Network(inputs, case.make(*inputs))
@@ -260,7 +260,7 @@ _LAYERS_OF: dict[tuple[int, ...], dict[str, tuple[Callable[[], lm.Layer], int]]]
 def values_for(case: LayerCase, graph: Graph, seed: int = 0) -> dict[str, Array]:
     """Values in float32 for the leaves of the network's bound graph, by name."""
     generator = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for node in graph.nodes():
         if node.op is not LEAF:
             continue
@@ -278,9 +278,9 @@ def values_for(case: LayerCase, graph: Graph, seed: int = 0) -> dict[str, Array]
             array = generator.normal(size=shape) * (1.0 if is_input else 0.3)
             if name.endswith(("variance", "weight")):
                 array = np.exp(array)
-        wanted = "float32" if node.dtype.is_float else node.dtype.numpy
-        found[name] = np.asarray(array, wanted)
-    return found
+        dtype = "float32" if node.dtype.is_float else node.dtype.numpy
+        values[name] = np.asarray(array, dtype)
+    return values
 
 
 def _far_apart(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -186,7 +186,7 @@ class _Builder(Drawn):
                 lambda: ops.cast(ops.any(x > 0, axes, keep), self.dtype),
                 lambda: ops.cast(ops.all(x > -1, axes, keep), self.dtype),
             ]
-        kinds += [partial(one, x, axes, keepdims=keep) for one in of_axes]
+        kinds += [partial(op, x, axes, keepdims=keep) for op in of_axes]
         return self.choose(kinds)()
 
     def movement(self) -> Tensor:
@@ -217,8 +217,8 @@ class _Builder(Drawn):
 
     def like(self, x: Tensor) -> Tensor:
         """Another tensor of the same shape."""
-        found = [y for y in self.pool if y.shape == x.shape and y is not x]
-        return self.choose(found) if found and self.chance(0.7) else self.leaf(static(x.shape))
+        alike = [y for y in self.pool if y.shape == x.shape and y is not x]
+        return self.choose(alike) if alike and self.chance(0.7) else self.leaf(static(x.shape))
 
     def refactored(self, x: Tensor) -> list[int]:
         """Another shape with the same number of elements."""
@@ -287,7 +287,7 @@ class _Builder(Drawn):
             lambda: windows(x, axes, along),
             lambda: fold(windows(x, axes, along) * 0.5, axes, along, extents),
             lambda: ops.window_sum(x, last),
-            lambda: ops.window_sum(x, last) * (1.0 / math.prod(one.size for one in last)),
+            lambda: ops.window_sum(x, last) * (1.0 / math.prod(window.size for window in last)),
             lambda: self.convolution(x),
             lambda: self.convolution(x),
             lambda: self.transposed_convolution(x),
@@ -320,16 +320,16 @@ class _Builder(Drawn):
     def convolved(self, x: Tensor) -> dict[str, Any]:
         along = [self.window(extent)._replace(ceil=False) for extent in static(x.shape)[2:]]
         return {
-            "strides": [one.stride for one in along],
-            "padding": [(one.before, one.after) for one in along],
-            "dilations": [one.dilation for one in along],
-            "sizes": [one.size for one in along],
+            "strides": [window.stride for window in along],
+            "padding": [(window.before, window.after) for window in along],
+            "dilations": [window.dilation for window in along],
+            "sizes": [window.size for window in along],
         }
 
     def convolution(self, x: Tensor) -> Tensor:
         x = self.image(x)
         numbers, inputs = self.convolved(x), static(x.shape)[1]
-        groups = self.choose([one for one in (1, 1, 2, inputs) if inputs % one == 0])
+        groups = self.choose([count for count in (1, 1, 2, inputs) if inputs % count == 0])
         shape = (groups * self.number(1, 3), inputs // groups, *numbers.pop("sizes"))
         weight = self.leaf(shape, self.choose(["input", "parameter"]))
         return ops.conv(x, weight, groups=groups, **numbers)
@@ -338,7 +338,7 @@ class _Builder(Drawn):
         """A transposed convolution; its result has the smallest possible extents or more."""
         y = self.image(x)
         numbers, outputs = self.convolved(y), static(y.shape)[1]
-        groups = self.choose([one for one in (1, 1, 2, outputs) if outputs % one == 0])
+        groups = self.choose([count for count in (1, 1, 2, outputs) if outputs % count == 0])
         sizes = numbers.pop("sizes")
         rows = zip(static(y.shape)[2:], sizes, *numbers.values(), strict=True)
         extents = [
@@ -432,9 +432,9 @@ class _Builder(Drawn):
         states, further = ops.recurrence(
             step, first, sequences, constants, reverse=self.chance(0.3), truncate=truncate
         )
-        found = [y for y in (*states, *further) if self.is_moderate(y)]
-        self.pool += found[1:]
-        return found[0] if found else x
+        moderate = [y for y in (*states, *further) if self.is_moderate(y)]
+        self.pool += moderate[1:]
+        return moderate[0] if moderate else x
 
     def of_shape(self, shape: tuple[int, ...]) -> Tensor:
         fitting = [y for y in self.pool if y.shape == shape]
@@ -460,12 +460,12 @@ class _Builder(Drawn):
             if tensor.dtype == self.dtype and self.is_moderate(tensor):
                 self.pool.append(tensor)
         outputs = [self.some() for _ in range(self.number(1, 3))]
-        found: list[Tensor] = []
+        derivatives: list[Tensor] = []
         if self.chance(0.4):
-            found = self.gradients()
-        updates = self.updates(found)
+            derivatives = self.gradients()
+        updates = self.updates(derivatives)
         if self.chance(0.3):
-            outputs += found
+            outputs += derivatives
         outputs += [new for _, new in updates if self.chance(0.2)]
         outputs += [ops.tanh(new) + old for old, new in updates if self.chance(0.15)]
         named = tuple((f"y{number}", tensor) for number, tensor in enumerate(outputs))
@@ -483,10 +483,10 @@ class _Builder(Drawn):
         y = self.some()
         total = ops.sum(y * self.leaf(static(y.shape)))
         sources = [x for x in self.leaves.tensors if x.dtype == self.dtype][:4]
-        found = list(gradients(total, sources))
-        return found if self.is_moderate(*found) else []
+        derivatives = list(gradients(total, sources))
+        return derivatives if self.is_moderate(*derivatives) else []
 
-    def updates(self, found: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
+    def updates(self, derivatives: list[Tensor]) -> tuple[tuple[Tensor, Tensor], ...]:
         """New values for some parameters and states, which may depend on all old and new ones."""
         trained = self.trained()
         if len(trained) > 1 and trained[0].shape == trained[1].shape and self.chance(0.3):
@@ -495,7 +495,7 @@ class _Builder(Drawn):
         for target in trained:
             if self.chance(0.2):
                 continue
-            value = self.new_value(target, [v for _, v in new], found)
+            value = self.new_value(target, [v for _, v in new], derivatives)
             if self.is_moderate(value):
                 new.append((target, value))
         return tuple(new)
@@ -516,8 +516,8 @@ class _Builder(Drawn):
             for number, target in enumerate(ring)
         )
 
-    def new_value(self, target: Tensor, earlier: list[Tensor], found: list[Tensor]) -> Tensor:
-        fitting = [g for g in found if g.shape == target.shape]
+    def new_value(self, target: Tensor, earlier: list[Tensor], derivatives: list[Tensor]) -> Tensor:
+        fitting = [g for g in derivatives if g.shape == target.shape]
         same = [y for y in (*self.pool, *earlier, target * 0.5) if y.shape == target.shape]
         kinds: list[Callable[[], Tensor]] = [
             lambda: target * 0.9 + self.fitted(self.some(), target),

@@ -64,15 +64,15 @@ _K_BY_K, _MEMORY_ORDER = Packing(False, in_memory_order=False), Packing(False, i
 def legal_schedules(program: Program, processor: Processor) -> Iterator[ProgramSchedule]:
     """Schedules that together cover all alternatives of each step."""
     signatures = Signatures(program)
-    known: dict[Step, Sequence[StepSchedule | None]] = {}
-    found: list[Sequence[StepSchedule | None]] = []
+    alternatives: dict[Step, Sequence[StepSchedule | None]] = {}
+    choices: list[Sequence[StepSchedule | None]] = []
     for step in program.steps:
         (numbered,), _ = signatures.numbered(step)
-        if numbered not in known:
+        if numbered not in alternatives:
             # None: the step is run, or fused after another one, as `decide` chooses.
-            known[numbered] = (None, *alternatives_of(numbered, processor))
-        found.append(known[numbered])
-    for forced in combinations(found):
+            alternatives[numbered] = (None, *alternatives_of(numbered, processor))
+        choices.append(alternatives[numbered])
+    for forced in combinations(choices):
         yield decide(program, processor, forced, signatures=signatures)
 
 
@@ -83,8 +83,8 @@ def combinations(steps: Sequence[Sequence[Any]]) -> Iterator[dict[int, Any]]:
     """
     for index in range(max(map(len, steps), default=0)):
         chosen = {number: choices[index % len(choices)] for number, choices in enumerate(steps)}
-        if found := {number: choice for number, choice in chosen.items() if choice is not None}:
-            yield found
+        if forced := {number: choice for number, choice in chosen.items() if choice is not None}:
+            yield forced
 
 
 def alternatives_of(step: Step, processor: Processor) -> Iterator[StepSchedule]:
@@ -113,7 +113,8 @@ def _of_loop(loop: Loop, processor: Processor) -> Iterator[LoopSchedule]:
     locals_ = tuple(stage.local for stage in stages if _can_be_split(stage))
     if locals_:
         split = split_loop(loop, locals_, _BLOCKS)
-        yield LoopSchedule(tuple(nest_of(one, processor) for one in split.loops), locals_, _BLOCKS)
+        nests = tuple(nest_of(part, processor) for part in split.loops)
+        yield LoopSchedule(nests, locals_, _BLOCKS)
 
 
 def _can_be_split(stage: Reduce) -> bool:
@@ -247,14 +248,15 @@ def _over_windows(
     return _packed_otherwise(schedule) if is_small else schedule
 
 
-def _packed_otherwise(one: WindowSchedule) -> WindowSchedule:
+def _packed_otherwise(schedule: WindowSchedule) -> WindowSchedule:
     """The schedule with nothing unrolled, no operand read directly, and no register transposes."""
+    prepacked = schedule.prepacked
     return replace(
-        one,
-        copied=None if one.copied is None else 0,
+        schedule,
+        copied=None if schedule.copied is None else 0,
         transposed=False,
-        right=PACKED if one.right == DIRECT else one.right,
-        packing=None if one.packing is None else _K_BY_K,
-        prepacked=None if one.prepacked is None else replace(one.prepacked, packing=_MEMORY_ORDER),
+        right=PACKED if schedule.right == DIRECT else schedule.right,
+        packing=None if schedule.packing is None else _K_BY_K,
+        prepacked=None if prepacked is None else replace(prepacked, packing=_MEMORY_ORDER),
         unrolled=0,
     )

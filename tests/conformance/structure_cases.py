@@ -38,10 +38,10 @@ class Case:
 
     def arrays(self) -> list[Array]:
         generator = np.random.default_rng(sum(self.name.encode()))
-        found = [generator.uniform(-1.7, 1.7, shape) for shape in self.shapes]
+        arrays = [generator.uniform(-1.7, 1.7, shape) for shape in self.shapes]
         if self.diagonal:
-            found[0] = found[0] + self.diagonal * np.eye(self.shapes[0][-1])
-        return found
+            arrays[0] = arrays[0] + self.diagonal * np.eye(self.shapes[0][-1])
+        return arrays
 
 
 X = (2, 3, 4)

@@ -32,13 +32,13 @@ COMPUTING: list[Layer] = [
 def _traced(layer: Layer, dtype: str | None = None) -> Graph:
     """The result of the layer in training mode, and of floats the gradient of its input."""
     x = lm.Input(3, 7, 6, dtype=dtype)
-    found = lm.Network(x, layer(x)).trace(dtype=float32, training=True)
-    (y,) = found.outputs
+    trace = lm.Network(x, layer(x)).trace(dtype=float32, training=True)
+    (y,) = trace.outputs
     outputs: dict[str, Any] = {"y": y}
-    inputs = list(found.inputs)
+    inputs = list(trace.inputs)
     if dtype is None:
         inputs.append(leaf("upstream", "input", y.shape, float32))
-        (outputs["slope"],) = gradients(ops.sum(y * inputs[-1]), found.inputs)
+        (outputs["slope"],) = gradients(ops.sum(y * inputs[-1]), trace.inputs)
     return bind_batch(Graph(tuple(inputs), tuple(outputs.items())), BATCH)
 
 
@@ -65,9 +65,9 @@ def test_moved_pixels_have_the_same_bits(layer, dtype, engine):
     graph = Graph(graph.inputs[:1], graph.outputs[:1])
     feeds = _feeds(graph)
     expected, _ = evaluate(graph, feeds)
-    found = run(graph, engine, feeds)
-    assert found["y"].dtype == expected["y"].dtype
-    assert found["y"].tobytes() == expected["y"].tobytes()
+    outputs = run(graph, engine, feeds)
+    assert outputs["y"].dtype == expected["y"].dtype
+    assert outputs["y"].tobytes() == expected["y"].tobytes()
     assert not np.array_equal(expected["y"], feeds["input0"])
 
 

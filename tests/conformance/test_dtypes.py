@@ -19,22 +19,22 @@ WHOLE = [dtype for dtype in PUBLIC_DTYPES.values() if not dtype.is_float]
 
 
 def typed(op: Op) -> Iterator[tuple[Sample, list[DType]]]:
-    """The op's samples, and types for their operands that it takes, of which one is in `WHOLE`."""
+    """The op's samples, and operand types that it takes; one of them is in `WHOLE`."""
     for sample in op.samples:
         names = sample.dtypes or ("float",) * len(sample.shapes)
         for group in dict.fromkeys(names):
             for dtype in WHOLE:
                 types = {"float": float32, group: dtype}
-                found = [types[name] if name in types else as_dtype(name) for name in names]
-                if accepts(op, sample, found):
-                    yield sample, found
+                dtypes = [types[name] if name in types else as_dtype(name) for name in names]
+                if accepts(op, sample, dtypes):
+                    yield sample, dtypes
 
 
 def accepts(op: Op, sample: Sample, dtypes: Sequence[DType]) -> bool:
     """Whether the op takes operands of these types."""
     operands = [
-        leaf(f"x{number}", "input", *one)
-        for number, one in enumerate(zip(sample.shapes, dtypes, strict=True))
+        leaf(f"x{number}", "input", shape, dtype)
+        for number, (shape, dtype) in enumerate(zip(sample.shapes, dtypes, strict=True))
     ]
     try:
         apply(op, *operands, **sample.attributes)
@@ -67,14 +67,14 @@ def test_op_with_every_type_of_integers(op, engine, leaves):
     for sample, dtypes in typed(op):
         arrays = values_of(sample, float32)
         operands = [x.astype(dtype.numpy) for x, dtype in zip(arrays, dtypes, strict=True)]
-        own = [leaf(f"own{i}", "input", x.shape, as_dtype(x.dtype)) for i, x in enumerate(operands)]
+        stubs = [leaf(f"x{i}", "input", x.shape, as_dtype(x.dtype)) for i, x in enumerate(operands)]
         count = made_of[tuple(dtypes)]
         made_of[tuple(dtypes)] += 1
-        made = apply(op, *own, **sample.attributes)
+        made = apply(op, *stubs, **sample.attributes)
         index = op.indices(made)[0] if op.indices else None
         operands = [
             x if tensor is index or x.dtype.kind not in "iu" else extreme(x, count + number)
-            for number, (x, tensor) in enumerate(zip(operands, own, strict=True))
+            for number, (x, tensor) in enumerate(zip(operands, stubs, strict=True))
         ]
         results.append(apply(op, *map(leaves.add, operands), **sample.attributes))
     check(leaves.graph(results), engine, leaves.feeds)

@@ -62,8 +62,8 @@ def test_without_elements(check_cases):
         result: Tensor = function(*operands)
         assert result.shape == expected.shape
         graph = Graph(tuple(leaves.tensors[first:]), (("result", result),))
-        found, _ = evaluate(graph, leaves.feeds)
-        np.testing.assert_array_equal(found["result"], expected.astype("float32"))
+        outputs, _ = evaluate(graph, leaves.feeds)
+        np.testing.assert_array_equal(outputs["result"], expected.astype("float32"))
         if name in ("any", "all"):
             return [result]
         return [result, *gradients(ops.sum(result), operands)]

@@ -47,9 +47,9 @@ def test_results_of_every_dtype(dtype, engine):
     x = leaf("x", "input", (3, 4), as_dtype(dtype))
     outputs = (("y", ops.flip(x, 1)), ("plain", x), ("fixed", constant(np.arange(5).astype(dtype))))
     values = np.arange(12).reshape(3, 4).astype(dtype)
-    found = run(Graph((x,), outputs), engine, {"x": values})
+    results = run(Graph((x,), outputs), engine, {"x": values})
     for name, expected in (("y", values[:, ::-1]), ("plain", values), ("fixed", np.arange(5))):
-        np.testing.assert_array_equal(found[name], expected.astype(dtype), strict=True)
+        np.testing.assert_array_equal(results[name], expected.astype(dtype), strict=True)
 
 
 def test_one_engine_runs_several_programs_over_shared_memory(engine):
@@ -95,7 +95,7 @@ DATA = {
 
 def _resident(engine: Engine, data: dict[str, Array]) -> dict[str, Memory]:
     """Data in the memory of the engine."""
-    memories = {name: engine.allocate(one.shape, one.dtype) for name, one in data.items()}
+    memories = {name: engine.allocate(array.shape, array.dtype) for name, array in data.items()}
     for name, values in data.items():
         memories[name].write(values)
     return memories
@@ -119,14 +119,14 @@ def test_many_runs_over_a_data_set_equal_single_runs(engine):
         executable.run(_batch(program, examples))
         losses.append(executable.output("loss"))
     resident = _resident(engine, DATA)
-    found = engine.compile(program, many).run_many(resident, rows, ["loss"])["loss"]
-    assert found.shape == (15,)
-    assert found.tobytes() == np.array(losses).tobytes()
+    recorded = engine.compile(program, many).run_many(resident, rows, ["loss"])["loss"]
+    assert recorded.shape == (15,)
+    assert recorded.tobytes() == np.array(losses).tobytes()
     assert _after(many) == _after(single)
     # Runs that were begun equal runs that are waited for.
     executable = engine.compile(program, begun)
     parts = [executable.begin_many(resident, part, ["loss"])() for part in np.split(rows, [9])]
-    assert np.concatenate([part["loss"] for part in parts]).tobytes() == found.tobytes()
+    assert np.concatenate([part["loss"] for part in parts]).tobytes() == recorded.tobytes()
     assert _after(begun) == _after(many)
     # No runs change nothing.
     assert executable.run_many(resident, rows[:0], ["loss"])["loss"].shape == (0,)
@@ -143,12 +143,12 @@ def test_recorded_outputs_have_any_dtype_and_shape(dtype, engine):
     rows = generator.integers(0, 7, (5, 2))
     executable = engine.compile(compiled(Graph((x,), outputs), engine), {})
     resident = _resident(engine, {"x": values})
-    found = executable.run_many(resident, rows, ["flipped", "first"])
-    np.testing.assert_array_equal(found["flipped"], values[rows][..., ::-1], strict=True)
-    np.testing.assert_array_equal(found["first"], values[rows][:, 0, 0], strict=True)
+    recorded = executable.run_many(resident, rows, ["flipped", "first"])
+    np.testing.assert_array_equal(recorded["flipped"], values[rows][..., ::-1], strict=True)
+    np.testing.assert_array_equal(recorded["first"], values[rows][:, 0, 0], strict=True)
     # Outputs that are not recorded change nothing.
     alone = executable.run_many(resident, rows, ["first"])
-    np.testing.assert_array_equal(alone["first"], found["first"], strict=True)
+    np.testing.assert_array_equal(alone["first"], recorded["first"], strict=True)
 
 
 def test_a_scalar_is_kept_after_further_runs(engine):
@@ -196,8 +196,8 @@ def test_additions_into_one_element_are_made_in_order(engine):
     x, at = leaf("x", "input", (100,), float32), leaf("i", "input", (100,), int64)
     result = ops.scatter_add(x, at, 2)
     indices = np.arange(100) // 50
-    found = run(Graph((x, at), (("y", result),)), engine, {"x": values, "i": indices})
+    outputs = run(Graph((x, at), (("y", result),)), engine, {"x": values, "i": indices})
     expected = np.zeros(2, "float32")
     for index, value in zip(indices, values, strict=True):
         expected[index] += value
-    np.testing.assert_array_equal(found["y"], expected)
+    np.testing.assert_array_equal(outputs["y"], expected)

@@ -42,19 +42,19 @@ def between(half: DType) -> Array:
     return np.concatenate([numbers, middle, ends])
 
 
-def check_casts(given: list[tuple[Array, DType]], engine: Engine) -> None:
+def check_casts(casts: list[tuple[Array, DType]], engine: Engine) -> None:
     """Each array is cast to its type with the bits of the oracle; NaN is any NaN."""
     leaves = Leaves()
-    graph = leaves.graph([ops.cast(leaves.add(array), dtype) for array, dtype in given])
+    graph = leaves.graph([ops.cast(leaves.add(array), dtype) for array, dtype in casts])
     outputs = run(graph, engine, leaves.feeds)
     expected, _ = evaluate(graph, leaves.feeds)
-    for (array, dtype), (name, wanted) in zip(given, expected.items(), strict=True):
-        found = outputs[name]
+    for (array, dtype), (name, desired) in zip(casts, expected.items(), strict=True):
+        actual = outputs[name]
         with np.errstate(all="ignore"):
-            same = (found != found) & (wanted != wanted)
-        bits = f"u{found.itemsize}"
-        wrong = ~(same | (found.view(bits) == wanted.view(bits)))
-        rows = zip(array[wrong][:5], found[wrong][:5], wanted[wrong][:5], strict=True)
+            same = (actual != actual) & (desired != desired)
+        bits = f"u{actual.itemsize}"
+        wrong = ~(same | (actual.view(bits) == desired.view(bits)))
+        rows = zip(array[wrong][:5], actual[wrong][:5], desired[wrong][:5], strict=True)
         assert not wrong.any(), f"{array.dtype} to {dtype}: {[*rows]}"
 
 
@@ -66,18 +66,18 @@ def test_every_number_of_16_bits_is_cast_exactly(half, engine):
 
 @HALVES
 def test_floats_are_rounded_once_to_16_bits(half, engine):
-    given: list[tuple[Array, DType]] = []
+    casts: list[tuple[Array, DType]] = []
     for name in ("float32", "float64"):
         with np.errstate(all="ignore"):
             wide = between(half).astype(name)
             wide = np.concatenate([np.nextafter(wide, -np.inf), wide, np.nextafter(wide, np.inf)])
-        given.append((np.concatenate([wide, -wide]), half))
-    check_casts(given, engine)
+        casts.append((np.concatenate([wide, -wide]), half))
+    check_casts(casts, engine)
 
 
 @HALVES
 def test_integers_are_rounded_once_to_16_bits(half, engine):
-    given: list[tuple[Array, DType]] = []
+    casts: list[tuple[Array, DType]] = []
     for name in ("int32", "int64", "uint8", "bool"):
         dtype = as_dtype(name).numpy
         limits = np.iinfo("u1" if name == "bool" else dtype)
@@ -87,10 +87,10 @@ def test_integers_are_rounded_once_to_16_bits(half, engine):
             for middle in (0, 1, 3)
             for offset in (-1, 0, 1)
         ]
-        every = [*range(-300, 300), *near, *(-one for one in near), limits.min, limits.max]
-        inside = [one for one in every if limits.min <= one <= limits.max]
-        given.append((np.array(inside, limits.dtype).astype(dtype), half))
-    check_casts(given, engine)
+        every = [*range(-300, 300), *near, *(-number for number in near), limits.min, limits.max]
+        inside = [number for number in every if limits.min <= number <= limits.max]
+        casts.append((np.array(inside, limits.dtype).astype(dtype), half))
+    check_casts(casts, engine)
 
 
 @HALVES
@@ -136,15 +136,15 @@ def test_a_layer_computes_in_float32(name, half, engine):
     check(narrow, engine, feeds)
     if name in SEVERAL_ROUNDINGS:
         return
-    found, _ = evaluate(narrow, feeds)
+    outputs, _ = evaluate(narrow, feeds)
     floats = {n: x if x.dtype.kind in "iu" else x.astype("float32") for n, x in feeds.items()}
     expected, _ = evaluate(wide, floats)
     for label, y in expected.items():
-        own = y if y.dtype.kind != "f" else converted(converted(y, half.numpy), y.dtype)
-        fits = np.isfinite(own)
-        largest = np.abs(own[fits]).max(initial=1)
-        given = converted(found[label], y.dtype)[fits]
-        compare(label, given, own[fits], 3 * half.epsilon * largest)
+        rounded = y if y.dtype.kind != "f" else converted(converted(y, half.numpy), y.dtype)
+        fits = np.isfinite(rounded)
+        largest = np.abs(rounded[fits]).max(initial=1)
+        actual = converted(outputs[label], y.dtype)[fits]
+        compare(label, actual, rounded[fits], 3 * half.epsilon * largest)
 
 
 # Every fourth random graph is float32; the operands of its products are rounded.

@@ -154,9 +154,9 @@ def test_sums_in_any_order_pass(terms, high, order, leaves):
     middle = leaves.add(np.asarray(leaves.feeds["x0"].sum(0) * np.float32(0.99)))
     graph = leaves.graph([total, total - middle, ops.exp((total - middle) * 0.125)])
     expected = expected_of(graph, leaves.feeds).outputs
-    found = order(leaves.feeds["x0"])
-    off = found - leaves.feeds["x1"]
-    for name, value in (("y0", found), ("y1", off), ("y2", np.exp(off * np.float32(0.125)))):
+    sums = order(leaves.feeds["x0"])
+    off = sums - leaves.feeds["x1"]
+    for name, value in (("y0", sums), ("y1", off), ("y2", np.exp(off * np.float32(0.125)))):
         compare(name, value, *expected[name])
 
 

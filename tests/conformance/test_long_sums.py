@@ -74,12 +74,9 @@ def test_long_products_keep_their_digits_with_other_schedules(name, engine, leav
 
 
 def test_long_sums_keep_their_digits(engine, leaves):
-    graph = leaves.graph(
-        [
-            build(leaves.add(np.full(shape, VALUE, "float32")))
-            for shape, build, _, _ in LONG_SUMS.values()
-        ]
-    )
+    cases = LONG_SUMS.values()
+    sums = [build(leaves.add(np.full(shape, VALUE, "float32"))) for shape, build, *_ in cases]
+    graph = leaves.graph(sums)
     outputs = run(graph, engine, leaves.feeds)
-    for (name, (*_, exact, error)), found in zip(LONG_SUMS.items(), outputs.values(), strict=True):
-        np.testing.assert_allclose(found, exact, rtol=error, err_msg=name)
+    for (name, (*_, exact, error)), output in zip(LONG_SUMS.items(), outputs.values(), strict=True):
+        np.testing.assert_allclose(output, exact, rtol=error, err_msg=name)

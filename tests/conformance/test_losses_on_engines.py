@@ -79,7 +79,7 @@ def applied(
 ) -> tuple[list[Tensor], Tensor | None]:
     """The predictions and the target; floats are of the type."""
     _, predictions, target = case
-    x = [leaves.add(converted(one, dtype.numpy)) for one in predictions]
+    x = [leaves.add(converted(array, dtype.numpy)) for array in predictions]
     if target is None:
         return x, None
     return x, leaves.add(converted(target, dtype.numpy) if target.dtype.kind == "f" else target)
@@ -99,7 +99,7 @@ def value_of(case: Any, dtype: DType = float32) -> float:
 @pytest.mark.cases("loss, predictions, target", CASES)
 def test_a_prediction_of_nan_gives_a_loss_of_nan(loss, predictions, target):
     for number in range(len(predictions)):
-        arrays = [one.astype("float32") for one in predictions]
+        arrays = [array.astype("float32") for array in predictions]
         arrays[number][3] = np.nan
         assert np.isnan(value_of((loss, arrays, target))), number
 

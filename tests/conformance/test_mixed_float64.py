@@ -52,7 +52,7 @@ class Rounding:
     Attributes:
         unit: the largest relative error of one rounding.
         half: the type of rounded numbers; None for TF32, which is float32.
-        products: rounds those of a graph.
+        products: rounds the products of a graph.
     """
 
     def __init__(self, half: DType | None) -> None:
@@ -162,15 +162,15 @@ def test_results_are_rounded_once_where_they_are_multiplied_and_gradients_are_no
     graph = Graph(inputs, tuple(named.items()))
     rounded = {half: with_rounded_products(graph, half) for half in HALVES}
     together = [
-        (f"{half} {name}", tensor) for half, one in rounded.items() for name, tensor in one.outputs
+        (f"{half} {name}", y) for half, products in rounded.items() for name, y in products.outputs
     ]
-    found = run(Graph(inputs, tuple(together)), engine, leaves.feeds)
-    for output, wanted in exact(graph, leaves.feeds).items():
+    outputs = run(Graph(inputs, tuple(together)), engine, leaves.feeds)
+    for output, value in exact(graph, leaves.feeds).items():
         for half in HALVES:
-            allowed = float32_error(wanted, leaves.feeds)
+            allowed = float32_error(value, leaves.feeds)
             if output in named and output.startswith("y"):
-                allowed = allowed + rounding_error(wanted, half)
-            compare(f"{half} {output}", found[f"{half} {output}"], wanted, allowed)
+                allowed = allowed + rounding_error(value, half)
+            compare(f"{half} {output}", outputs[f"{half} {output}"], value, allowed)
 
 
 @EACH_ROUNDING
@@ -179,16 +179,16 @@ def test_products_round_their_operands(name, rounding, engine):
     """A gradient is a sum of products of the other operands and the gradient that arrives."""
     made, magnitudes, squares = (Samples(FLOATS[name]) for _ in range(3))
     graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
-    found, wanted = run(rounding.products(graph), engine, feeds), exact(graph, feeds)
+    outputs, expected = run(rounding.products(graph), engine, feeds), exact(graph, feeds)
     absolute, squared = (
-        exact(one.leaves.graph(outputs_of(one)), {n: change(x) for n, x in feeds.items()})
-        for one, change in ((magnitudes, np.abs), (squares, np.square))
+        exact(samples.leaves.graph(outputs_of(samples)), {n: change(x) for n, x in feeds.items()})
+        for samples, change in ((magnitudes, np.abs), (squares, np.square))
     )
     u, most = rounding.unit, max(len(operands) for operands, _ in made.results)
     shares: list[Array] = []
-    for name, value in wanted.items():
-        error, float32s = found[name] - value, float32_error(absolute[name], feeds)
-        compare(name, found[name], value, ((1 + u) ** most - 1) * absolute[name] + float32s)
+    for name, value in expected.items():
+        error, float32s = outputs[name] - value, float32_error(absolute[name], feeds)
+        compare(name, outputs[name], value, ((1 + u) ** most - 1) * absolute[name] + float32s)
         scale = u * math.sqrt(most) * np.sqrt(squared[name]) + float32s
         shares.append((error / scale).reshape(-1))
     assert root_mean_square(np.concatenate(shares)) <= 1
@@ -204,10 +204,10 @@ def outputs_of(made: Samples) -> list[Tensor]:
 def test_ops_that_round_several_tensors(name, rounding, engine):
     made = Samples(FLOATS[name])
     graph, feeds = made.leaves.graph(outputs_of(made)), made.leaves.feeds
-    found = run(rounding.products(graph), engine, feeds)
-    for output, wanted in exact(graph, feeds).items():
-        bound = CANCELLED * math.sqrt(SEVERAL[name]) * rounding.unit * root_mean_square(wanted)
-        assert root_mean_square(found[output] - wanted) <= bound + float32_error(wanted, feeds)
+    outputs = run(rounding.products(graph), engine, feeds)
+    for output, value in exact(graph, feeds).items():
+        bound = CANCELLED * math.sqrt(SEVERAL[name]) * rounding.unit * root_mean_square(value)
+        assert root_mean_square(outputs[output] - value) <= bound + float32_error(value, feeds)
 
 
 @EACH_ROUNDING
@@ -218,8 +218,8 @@ def test_the_error_of_a_product_is_that_of_its_operands(terms, rounding, engine,
     x = leaves.add(generator.normal(size=(16, terms)).astype("float32"))
     y = leaves.add(generator.normal(size=(terms, 24)).astype("float32"))
     graph = leaves.graph([ops.matmul(x, y)])
-    found = run(rounding.products(graph), engine, leaves.feeds)["y0"]
-    error = root_mean_square(found - exact(graph, leaves.feeds)["y0"])
+    product = run(rounding.products(graph), engine, leaves.feeds)["y0"]
+    error = root_mean_square(product - exact(graph, leaves.feeds)["y0"])
     typical = TYPICAL * math.sqrt(2 * terms) * rounding.unit
     assert 0.8 * typical <= error <= 1.1 * typical
 
@@ -236,9 +236,9 @@ def differentiated(network: lm.Network, dtype: DType, rounding: Rounding | None 
     weights = leaf("weights", "input", result.shape, dtype)
     parameters = [variable.tensor for variable in trace.record.parameters.values()]
     sources = [*parameters, *(x for x in trace.inputs if x.dtype.is_float)]
-    found = gradients(ops.sum(result * weights), sources)
+    derivatives = gradients(ops.sum(result * weights), sources)
     outputs = [("result", result)]
-    outputs += [(f"d {x.attributes['name']}", y) for x, y in zip(sources, found, strict=True)]
+    outputs += [(f"d {x.attributes['name']}", y) for x, y in zip(sources, derivatives, strict=True)]
     outputs += [(f"new {name}", tensor) for name, tensor in trace.record.updates.items()]
     graph = bind_batch(Graph((*trace.inputs, weights), tuple(outputs)), BATCH)
     return graph if rounding is None else rounding.products(graph)
@@ -247,19 +247,19 @@ def differentiated(network: lm.Network, dtype: DType, rounding: Rounding | None 
 def check_network(
     network: lm.Network, feeds: Values, roundings: int, rounding: Rounding, engine: Engine
 ) -> None:
-    """Checks the root mean square error of each result, in units of that of as many roundings.
+    """Checks the root mean square error of each result, in units of the error of as many roundings.
 
     A gradient follows from twice as many: forwards, and again backwards.
     """
-    found = run(differentiated(network, float32, rounding), engine, feeds)
-    wanted = exact(differentiated(network, float64), feeds)
+    outputs = run(differentiated(network, float32, rounding), engine, feeds)
+    expected = exact(differentiated(network, float64), feeds)
     errors: dict[str, float] = {}
-    for name, value in wanted.items():
+    for name, value in expected.items():
         count = roundings * (2 if name.startswith("d ") else 1)
-        # The gradient of a bias of keys is zero: terms like those of the queries' cancel.
-        scale = root_mean_square(wanted[name.replace("keys.bias", "queries.bias")])
+        # The gradient of a bias of keys is zero: terms like the queries' cancel.
+        scale = root_mean_square(expected[name.replace("keys.bias", "queries.bias")])
         unit = rounding.unit * math.sqrt(count) * scale
-        errors[name] = root_mean_square(found[name] - value) / unit
+        errors[name] = root_mean_square(outputs[name] - value) / unit
     worst = max(errors, key=errors.__getitem__)
     assert errors[worst] <= CANCELLED, worst
     assert root_mean_square(np.array([*errors.values()])) <= 1
@@ -292,18 +292,17 @@ def test_a_random_network(seed, rounding, engine):
 def test_a_random_graph(seed, half, engine):
     made = random_graph(seed)
     graph = Graph(made.graph.inputs, made.graph.outputs)
-    found = run(with_rounded_products(graph, half), engine, made.feeds)
-    wanted = exact(graph, made.feeds)
+    rounded = run(with_rounded_products(graph, half), engine, made.feeds)
+    expected = exact(graph, made.feeds)
     noisy, noises = with_noise(in_float64(graph), half)
     generator = np.random.default_rng(seed)
-    changes: dict[str, list[Array]] = {name: [] for name in wanted}
+    changes: dict[str, list[Array]] = {name: [] for name in expected}
     for _ in range(RUNS):
         drawn = {name: draw(generator) for name, draw in noises.items()}
         outputs, _ = evaluate(noisy, {**made.feeds, **drawn})
         for name, value in outputs.items():
-            changes[name].append(np.square(value - wanted[name]))
-    for name, value in wanted.items():
+            changes[name].append(np.square(value - expected[name]))
+    for name, value in expected.items():
         spread = np.sqrt(np.mean(changes[name], 0))
-        compare(
-            name, found[name], value, FACTOR * spread + ADDED * float32_error(value, made.feeds)
-        )
+        allowed = FACTOR * spread + ADDED * float32_error(value, made.feeds)
+        compare(name, rounded[name], value, allowed)

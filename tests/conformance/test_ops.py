@@ -57,8 +57,8 @@ def gradient(
         first = len(leaves.tensors)
         (result,) = value(op, sample, dtype, view, finish)(leaves)
         sources = [x for x in leaves.tensors[first:] if x.attributes["role"] == "input"]
-        found = weighted_gradients(leaves, sources, result)
-        return found if finish is _alone else [result, *found]
+        derivatives = weighted_gradients(leaves, sources, result)
+        return derivatives if finish is _alone else [result, *derivatives]
 
     return build
 
@@ -191,8 +191,8 @@ def _joined(leaves: Leaves, array: Array, _: Sample) -> Tensor:
 
 def _repeated(leaves: Leaves, array: Array, _: Sample) -> Tensor:
     """One row or number, repeated: other values than the sample's, in the same range."""
-    own = array[tuple(slice(0, 1) for _ in array.shape)] if array.size else array
-    return ops.broadcast_to(leaves.add(own), array.shape)
+    first = array[tuple(slice(0, 1) for _ in array.shape)] if array.size else array
+    return ops.broadcast_to(leaves.add(first), array.shape)
 
 
 def _windowed(leaves: Leaves, array: Array, _: Sample) -> Tensor:
@@ -210,16 +210,16 @@ VIEWS: tuple[View, ...] = (
 def _views_of_operands() -> dict[str, list[tuple[str, Build]]]:
     """By op: its samples on the next views, so that each op is tested with all of them."""
     of_values, of_gradients = itertools.cycle(VIEWS), itertools.cycle(VIEWS)
-    found: dict[str, list[tuple[str, Build]]] = {op.name: [] for op in ops.ALL}
+    builds: dict[str, list[tuple[str, Build]]] = {op.name: [] for op in ops.ALL}
     for op in ops.ALL:
         for name, sample in samples_of(op):
             for view in itertools.islice(of_values, 3 * bool(sample.shapes)):
                 case = f"{name}-{view.__name__.strip('_')}"
-                found[op.name].append((case, value(op, sample, float32, view)))
+                builds[op.name].append((case, value(op, sample, float32, view)))
             for view in itertools.islice(of_gradients, 1 * sample.differentiable):
                 case = f"{name}-gradient-{view.__name__.strip('_')}"
-                found[op.name].append((case, gradient(op, sample, float64, view)))
-    return found
+                builds[op.name].append((case, gradient(op, sample, float64, view)))
+    return builds
 
 
 ON_VIEWS = _views_of_operands()

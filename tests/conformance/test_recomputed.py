@@ -47,19 +47,19 @@ def _trained(
 @pytest.mark.parametrize("make", [*NETWORKS.values(), _normalised], ids=[*NETWORKS, "normalised"])
 def test_tensors_that_are_computed_again_change_a_training_step_by_rounding_only(make, engine):
     how = (lm.CrossEntropy(), lm.SGD(0.1, momentum=0.9), engine)
-    found = (
+    runs = (
         _trained(make(wrap), *how, lambda g, shape: g.uniform(-0.5, 0.5, shape))
         for wrap in (kept, again)
     )
-    for before, after in zip(*found, strict=True):
+    for before, after in zip(*runs, strict=True):
         np.testing.assert_allclose(after, before, rtol=2e-5, atol=2e-6)
 
 
 def test_exact_numbers_have_the_same_bits_if_they_are_computed_again(engine):
     how = (lm.MSE(reduction="sum"), lm.SGD(2.0**-7), engine)
-    found = (
+    runs = (
         _trained(_exact(wrap), *how, lambda g, shape: g.integers(-2, 3, shape))
         for wrap in (kept, again)
     )
-    for before, after in zip(*found, strict=True):
+    for before, after in zip(*runs, strict=True):
         assert before.tobytes() == after.tobytes()

@@ -25,20 +25,19 @@ def test_products_are_rounded_before_they_are_added(dtype, engine, leaves):
     a, b, c = (leaves.add(array) for array in (x, y, x * y))
     # With one rounding, the rounding error of the product would remain.
     graph = leaves.graph([a * b - c, ops.neg(c) + b * a])
-    for found in run(graph, engine, leaves.feeds).values():
-        np.testing.assert_array_equal(found, 0)
+    for difference in run(graph, engine, leaves.feeds).values():
+        np.testing.assert_array_equal(difference, 0)
 
 
 @DTYPES
 def test_basic_operations_give_the_nearest_number(dtype, engine, leaves):
     x, y = numbers(dtype, 2), numbers(dtype, 3)
     a, b = leaves.add(x), leaves.add(y)
-    one = np.ones((), dtype)
     expected = ((a + b, x + y), (a - b, x - y), (a * b, x * y), (a / b, x / y))
-    expected = (*expected, (ops.sqrt(a), np.sqrt(x)), (ops.reciprocal(a), one / x))
-    found = run(leaves.graph([tensor for tensor, _ in expected]), engine, leaves.feeds)
-    for (tensor, wanted), value in zip(expected, found.values(), strict=True):
-        np.testing.assert_array_equal(value, wanted, tensor.op.name)
+    expected = (*expected, (ops.sqrt(a), np.sqrt(x)), (ops.reciprocal(a), np.ones((), dtype) / x))
+    outputs = run(leaves.graph([tensor for tensor, _ in expected]), engine, leaves.feeds)
+    for (tensor, result), value in zip(expected, outputs.values(), strict=True):
+        np.testing.assert_array_equal(value, result, tensor.op.name)
 
 
 @DTYPES
@@ -51,7 +50,7 @@ def test_multiply_add_rounds_once_or_twice(dtype, engine, leaves):
     rounded = (x * y).astype(dtype)
     a, b = leaves.add(x.astype(dtype)), leaves.add(y.astype(dtype))
     graph = leaves.graph([ops.multiply_add(a, b, leaves.add(-rounded))])
-    found = run(graph, engine, leaves.feeds)["y0"]
+    errors = run(graph, engine, leaves.feeds)["y0"]
     lost = np.array([float(p - int(r)) for p, r in zip(exact, rounded, strict=True)], dtype)
     assert lost.any()
-    assert np.array_equal(found, lost) or not found.any()
+    assert np.array_equal(errors, lost) or not errors.any()

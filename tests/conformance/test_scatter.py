@@ -31,7 +31,7 @@ SORTED = replace(DEFAULT_TARGET, scatter="sorted")
 
 def same_bits(graph: Graph, feeds: Values, runs: int = 1, batch: int = 1) -> Program:
     """Compares both programs of a graph that scatters; returns the sorted one."""
-    found: list[list[tuple[str, bytes]]] = []
+    results: list[list[tuple[str, bytes]]] = []
     for is_sorted in (False, True):
         target = SORTED if is_sorted else IN_ORDER
         program = compile_graph(graph, batch=batch, name="test", target=target)
@@ -40,8 +40,8 @@ def same_bits(graph: Graph, feeds: Values, runs: int = 1, batch: int = 1) -> Pro
         assert has_sort(kept) == is_sorted
         engine = InterpreterEngine(poison=True)
         outputs, after = run_program(kept, engine, feeds, runs)
-        found.append([(n, a.tobytes()) for n, a in (*outputs.items(), *after.items())])
-    assert found[0] == found[1]
+        results.append([(n, a.tobytes()) for n, a in (*outputs.items(), *after.items())])
+    assert results[0] == results[1]
     return program
 
 
@@ -127,15 +127,15 @@ def test_negative_zeros_added_to_zeros_are_positive(kind, dtype, engine):
 @pytest.mark.parametrize("kind", SCATTERS)
 def test_sums_of_zeros_have_the_sign_of_the_oracle(kind, target):
     graph, feeds, expected = with_zeros(kind, "float32")
-    found = run(graph, InterpreterEngine(poison=True, target=target), feeds)
-    assert found["y0"].tobytes() == expected.tobytes()
+    outputs = run(graph, InterpreterEngine(poison=True, target=target), feeds)
+    assert outputs["y0"].tobytes() == expected.tobytes()
 
 
 def test_indices_are_sorted_once_for_all_values_that_share_them(leaves):
     values = leaves.add(numbers(30, 8))
     shared = ops.scatter_add(values, leaves.add(random_indices(30, 5)), 5)
-    own = ops.scatter_along_axis(values, leaves.add(random_indices(240, 5).reshape(30, 8)), 5, 0)
-    program = same_bits(leaves.graph([shared, own]), leaves.feeds)
+    alone = ops.scatter_along_axis(values, leaves.add(random_indices(240, 5).reshape(30, 8)), 5, 0)
+    program = same_bits(leaves.graph([shared, alone]), leaves.feeds)
     shapes = [buffer.shape for name, buffer in program.buffers.items() if ".order" in name]
     assert sorted(shapes) == [(8, 30), (30,)]
 
@@ -162,7 +162,7 @@ def test_recurrences_scatter_to_the_same_bits(leaves):
     program = compile_graph(leaves.graph(states), batch=1, name="test", target=SORTED)
     (repeat,) = program.repeats
     inside = program.steps[repeat.first : repeat.last]
-    assert any(isinstance(one, Loop) and isinstance(one.stages[0], Sort) for one in inside)
+    assert any(isinstance(loop, Loop) and isinstance(loop.stages[0], Sort) for loop in inside)
     same_bits(leaves.graph(states), leaves.feeds)
 
 

@@ -77,7 +77,7 @@ class Products(Drawn):
         product = left @ right
         shape = tuple(extent for extent in product.shape if isinstance(extent, int))
         outputs = [product]
-        finished: list[Callable[[], Tensor]] = [
+        epilogues: list[Callable[[], Tensor]] = [
             lambda: product + self.leaf(self.n),
             lambda: ops.tanh(product * 0.1 + self.leaf(self.n)),
             lambda: ops.relu(product) + self.leaf(*shape),
@@ -85,7 +85,7 @@ class Products(Drawn):
             lambda: ops.where(ops.uniform(shape, *self.seed(), 1, self.dtype) < 0.5, product, 0),
         ]
         for _ in range(self.choose((0, 1, 2))):
-            outputs = [self.choose(finished)()]
+            outputs = [self.choose(epilogues)()]
         if self.chance(0.5):
             outputs.append(ops.sum(outputs[0], -2) * 2.0)
         if self.chance(0.3):
@@ -175,7 +175,7 @@ def test_argmax_and_argmin_return_the_first_of_equal_extremes(dtype, check_cases
         low = 0 if dtype == "uint8" else -2
         values = np.random.default_rng(0).integers(low, 3, shape)
         x, constant = leaves.add(values.astype(dtype)), leaves.add(np.ones(shape, dtype))
-        flat = [(ops.reshape(one, (-1,)), 0) for one in (x, constant)]
+        flat = [(ops.reshape(tensor, (-1,)), 0) for tensor in (x, constant)]
         return [
             position(of, axis)
             for of, axis in (*flat, (x, 0), (x, -1))

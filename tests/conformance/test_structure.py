@@ -72,8 +72,8 @@ def test_of_equal_indices_the_last_value_is_put(engine, leaves):
     values = leaves.add(generator.normal(size=(40, 2)).astype(np.float32))
     indices = leaves.add(generator.integers(-1, 7, (40, 2)))
     result = ops.scatter(x, indices, values, 0)
-    found = gradients(ops.sum(result * result), [x, values])
-    check(leaves.graph([result, *found]), engine, leaves.feeds)
+    derivatives = gradients(ops.sum(result * result), [x, values])
+    check(leaves.graph([result, *derivatives]), engine, leaves.feeds)
 
 
 def test_a_sort_and_a_solution_within_a_recurrence(engine, leaves):
@@ -83,9 +83,9 @@ def test_a_sort_and_a_solution_within_a_recurrence(engine, leaves):
 
     def step(states, elements, constants):
         matrix = elements[0] + 4 * np.eye(3, dtype=np.float32)
-        found = ops.sort(ops.solve(matrix, states[0]), 1)
-        return [found], [ops.argsort(found, 2)]
+        ordered = ops.sort(ops.solve(matrix, states[0]), 1)
+        return [ordered], [ops.argsort(ordered, 2)]
 
     (states,), (orders,) = ops.recurrence(step, [first], [by_time])
-    found = gradients(ops.sum(states * states), [first, by_time])
-    check(leaves.graph([states, orders, *found]), engine, leaves.feeds)
+    derivatives = gradients(ops.sum(states * states), [first, by_time])
+    check(leaves.graph([states, orders, *derivatives]), engine, leaves.feeds)

@@ -22,11 +22,11 @@ def test_every_engine_rounds_to_the_same_bits(extent, engine, leaves):
     """In scalars and in vectors."""
     x = every_exponent().reshape(-1, extent)
     graph = leaves.graph([ops.round_to_tf32(leaves.add(x))])
-    found = run(graph, engine, leaves.feeds)["y0"]
-    wanted = rounded_to_tf32(x)
+    rounded = run(graph, engine, leaves.feeds)["y0"]
+    expected = rounded_to_tf32(x)
     numbers = ~np.isnan(x)
-    assert np.array_equal(np.isnan(found), ~numbers)
-    assert np.array_equal(found.view(np.uint32)[numbers], wanted.view(np.uint32)[numbers])
+    assert np.array_equal(np.isnan(rounded), ~numbers)
+    assert np.array_equal(rounded.view(np.uint32)[numbers], expected.view(np.uint32)[numbers])
 
 
 # Attention has samples of its own in TF32.

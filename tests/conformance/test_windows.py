@@ -89,6 +89,6 @@ def test_every_weight_of_a_window_counts(dtype, check_cases):
         )
         values = generator.integers(-3, 4, (outputs, channels, size, size)).astype(dtype)
         weight = leaves.add(values, "parameter")
-        return [ops.conv(one, weight, [2, 2], [(1, 1)] * 2, [1, 1]) for one in (x, again)]
+        return [ops.conv(image, weight, [2, 2], [(1, 1)] * 2, [1, 1]) for image in (x, again)]
 
     check_cases(product(((3, 20), (8, 33), (18, 7)), range(1, 6)), build, exact=True)

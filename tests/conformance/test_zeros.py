@@ -55,10 +55,10 @@ EACH_OPTIMIZER = pytest.mark.parametrize("optimizer", [lm.Adam(1e-3), lm.RMSProp
 @EACH_OPTIMIZER
 def test_kernel_elements_over_padding_only_do_not_change(engine_name, optimizer):
     layers, region = [lm.Conv2d(16, 3, padding=1)], np.s_[:, :, 0, 0]
-    found = moved(engine_name, layers, images(16, 16, 16, 16), region, optimizer)
+    changed = moved(engine_name, layers, images(16, 16, 16, 16), region, optimizer)
     expected = np.zeros((16, 16, 3, 3), bool)
     expected[:, :, 1:, 1:] = True
-    np.testing.assert_array_equal(found["1.weight"], expected)
+    np.testing.assert_array_equal(changed["1.weight"], expected)
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -68,10 +68,10 @@ def test_kernel_elements_over_zeros_only_do_not_change(engine_name, optimizer, s
     # The loss reads the first four rows; only the last row of the kernel is over nonzero input.
     x[:, :, : 3 + reach] = 0
     layers, region = [lm.Conv2d(16, size, padding=reach)], np.s_[:, :, :4]
-    found = moved(engine_name, layers, x, region, optimizer)
+    changed = moved(engine_name, layers, x, region, optimizer)
     expected = np.zeros((16, 16, size, size), bool)
     expected[:, :, -1] = True
-    np.testing.assert_array_equal(found["1.weight"], expected)
+    np.testing.assert_array_equal(changed["1.weight"], expected)
 
 
 @EACH_OPTIMIZER
@@ -84,12 +84,12 @@ def test_weights_of_zero_channels_do_not_change(engine_name, optimizer):
         parameters["1.bias"][4:8] = -100
 
     layers = [lm.Conv2d(16, 3, padding=1), lm.ReLU(), lm.Conv2d(16, 3, padding=1)]
-    found = moved(engine_name, layers, x, np.s_[:], optimizer, change)
+    changed = moved(engine_name, layers, x, np.s_[:], optimizer, change)
     first, second = np.ones((2, 16, 16, 3, 3), bool)
     first[:, ::3] = first[4:8] = False
     second[:, 4:8] = False
-    np.testing.assert_array_equal(found["1.weight"], first)
-    np.testing.assert_array_equal(found["3.weight"], second)
+    np.testing.assert_array_equal(changed["1.weight"], first)
+    np.testing.assert_array_equal(changed["3.weight"], second)
 
 
 def test_weights_followed_by_zero_weights_only_do_not_change(engine_name):
@@ -101,11 +101,11 @@ def test_weights_followed_by_zero_weights_only_do_not_change(engine_name):
         parameters["2.weight"][:, :, :2] = 0
 
     layers = [lm.Conv2d(16, 3, padding=1), lm.Conv2d(16, 3, padding=1)]
-    found = moved(engine_name, layers, x, np.s_[:, :, 6], lm.Adam(1e-3), change, frozen=["2.*"])
+    changed = moved(engine_name, layers, x, np.s_[:, :, 6], lm.Adam(1e-3), change, frozen=["2.*"])
     expected = np.zeros((16, 16, 3, 3), bool)
-    # Row 7 of the first convolution reads rows 6 to 8, of which only row 6 is not zero.
+    # Row 7 of the first convolution reads rows 6 to 8; only row 6 is not zero.
     expected[:, :, 0] = True
-    np.testing.assert_array_equal(found["1.weight"], expected)
+    np.testing.assert_array_equal(changed["1.weight"], expected)
 
 
 def test_a_query_with_one_key_has_no_gradient(engine, leaves):
@@ -113,8 +113,8 @@ def test_a_query_with_one_key_has_no_gradient(engine, leaves):
         leaves.add(images(3, 2, 9, 33, seed=seed)) for seed in range(4)
     )
     y = ops.attention(queries, keys, values, causal=True)
-    found = gradients(ops.sum(y * upstream), [queries, keys])
-    of_queries = run(leaves.graph(found), engine, leaves.feeds)["y0"]
+    derivatives = gradients(ops.sum(y * upstream), [queries, keys])
+    of_queries = run(leaves.graph(derivatives), engine, leaves.feeds)["y0"]
     assert not of_queries[:, :, 0].any()
     assert of_queries[:, :, 1:].all()
 
@@ -127,9 +127,9 @@ def test_a_query_with_one_key_has_no_gradient(engine, leaves):
 def test_weights_of_a_constant_channel_do_not_change(engine_name, layer):
     x = images(37, 6, 9, 9)
     x[:, :2] = 0.3
-    found = moved(engine_name, [layer], x, np.s_[:], lm.Adam(1e-3))
-    np.testing.assert_array_equal(found["1.weight"], [False] * 2 + [True] * 4)
-    assert found["1.bias"].all()
+    changed = moved(engine_name, [layer], x, np.s_[:], lm.Adam(1e-3))
+    np.testing.assert_array_equal(changed["1.weight"], [False] * 2 + [True] * 4)
+    assert changed["1.bias"].all()
 
 
 @pytest.mark.parametrize("power", [2.0, 3.0])

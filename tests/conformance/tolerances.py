@@ -63,7 +63,7 @@ FUNCTIONS = frozenset(
 FUNCTION_UNITS = 4.0
 ROUNDED = frozenset(("add", "subtract", "multiply", "divide", "square_root", "reciprocal", "cast"))
 # By the size of square windows: how much larger the root mean square error of Winograd's method is
-# than that of the direct sum, for numbers of like size. Along one axis, with the matrices A, G and
+# than the direct sum's, for numbers of like size. Along one axis, with the matrices A, G and
 # B of a convolution (or of the gradient of its weights) whose rows are squared element by element,
 # it is the square root of the largest element of A (G 1 * B 1) / window. Of both it is the larger
 # one, and squared, as there are two axes.
@@ -90,7 +90,7 @@ class Expected:
 
 
 def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = False) -> Expected:
-    """The oracle's results after some runs, each of which starts from the last one's updates.
+    """The oracle's results after some runs; each run starts from the updates of the run before.
 
     If numbers are so `exact` that nothing is rounded, no difference is allowed.
     """
@@ -102,18 +102,18 @@ def expected_of(graph: Graph, feeds: Values, runs: int = 1, *, exact: bool = Fal
         simple = expand(unroll(simple))
     is_coarse = any(n.dtype.is_half or n.op.name == "round_to_tf32" for n in simple.nodes())
     enlarged = ENLARGED_COARSE if is_coarse else ENLARGED
-    found, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
+    results, current = dict[str, _Repeated](), {name: [value] for name, value in feeds.items()}
     for _ in range(runs):
         outputs, updates = evaluate(graph, leaves)
         leaves |= updates
         if exact:
-            found = {name: [value] for name, value in outputs.items()}
+            results = {name: [value] for name, value in outputs.items()}
             current = {name: [value] for name, value in leaves.items()}
         else:
-            found, updated = _perturbed_runs(simple, current, enlarged)
+            results, updated = _perturbed_runs(simple, current, enlarged)
             current |= updated
     return Expected(
-        {name: (value, _allowed(found[name], enlarged)) for name, value in outputs.items()},
+        {name: (value, _allowed(results[name], enlarged)) for name, value in outputs.items()},
         {name: (value, _allowed(current[name], enlarged)) for name, value in leaves.items()},
     )
 
@@ -155,12 +155,12 @@ def _perturbed_runs(
 def _computed(node: Tensor, operands: list[_Repeated], enlarged: float) -> _Repeated:
     is_perturbed = any(len(values) > 1 for values in operands)
     runs = range(RUNS + 1 if is_perturbed else 1)
-    given = [[values[run if len(values) > 1 else 0] for values in operands] for run in runs]
+    inputs = [[values[run if len(values) > 1 else 0] for values in operands] for run in runs]
     results = [
         converted(np.asarray(node.op.reference(*arrays, **node.attributes)), node.dtype.numpy)
-        for arrays in given
+        for arrays in inputs
     ]
-    bound = _bound(node, given[0], results[0], is_perturbed)
+    bound = _bound(node, inputs[0], results[0], is_perturbed)
     if bound is None:
         return results
     first, *others = results if is_perturbed else results * (RUNS + 1)
@@ -229,8 +229,8 @@ def _primitives(node: Tensor) -> set[str]:
     lowering = node.op.lowering
     assert isinstance(lowering, Elementwise)
     probes = tuple(Local("probe", operand.dtype) for operand in node.operands)
-    found = postorder(lowering.scalar(node, probes))
-    return {part.primitive for part in found if isinstance(part, Apply)}
+    parts = postorder(lowering.scalar(node, probes))
+    return {part.primitive for part in parts if isinstance(part, Apply)}
 
 
 def _terms(node: Tensor, value: Array) -> int:
@@ -255,7 +255,7 @@ def _contraction_bound(node: Tensor, operands: list[Array]) -> Array:
     sums = _of_absolute_values(node, operands)
     bound = math.sqrt(terms) * sums
     is_rounded = any(map(_is_rounded, node.operands))
-    amplification = max(_amplification(one, is_rounded=is_rounded) for one in node.operands)
+    amplification = max(_amplification(operand, is_rounded=is_rounded) for operand in node.operands)
     if amplification:
         # Where all terms are zero, the result is exactly zero.
         bound = np.where(sums == 0, 0, amplification * np.max(bound))
@@ -280,11 +280,12 @@ def _amplification(operand: Tensor, *, is_rounded: bool) -> float:
     if operand.op.name != "shear":
         return 0.0
     slopes = operand.attributes["slopes"]
-    if len(slopes) != 2 or any((one[3], abs(one[4]), one[6]) != (1, 1, 1) for one in slopes):
+    rates = {(slope[3], abs(slope[4]), slope[6]) for slope in slopes}
+    if len(slopes) != 2 or rates != {(1, 1, 1)}:
         return 0.0
-    sizes = {static(operand.shape)[one[1]] for one in slopes}
+    sizes = {static(operand.shape)[slope[1]] for slope in slopes}
     if len(sizes) != 1:
         return 0.0
     (size,) = sizes
-    known = AMPLIFICATION | ROUNDED_AMPLIFICATION if is_rounded else AMPLIFICATION
-    return known.get(size, 0.0)
+    factors = AMPLIFICATION | ROUNDED_AMPLIFICATION if is_rounded else AMPLIFICATION
+    return factors.get(size, 0.0)

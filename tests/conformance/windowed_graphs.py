@@ -42,7 +42,7 @@ class WindowedGraph(Drawn):
         while True:
             self._draw()
             positions = self._batch * math.prod(n for n in self._counts)
-            elements = self._inputs * math.prod(one.size for one in self._along)
+            elements = self._inputs * math.prod(window.size for window in self._along)
             work = positions * elements * self._outputs * self._groups
             if SMALLEST_WORK <= work <= LARGEST_WORK and min(self._counts) >= 1:
                 break
@@ -63,10 +63,11 @@ class WindowedGraph(Drawn):
         self._inputs, self._outputs = self.choose(CHANNELS), self.choose(OUTPUTS)
         more = ((0, 3, 30, 90, 301), (0, 1, 3, 7, 12, 20, 31, 45), (0, 1, 2, 3, 5))[rank - 1]
         self._extents = tuple(
-            max(one.reach - one.before - one.after, 1) + self.choose(more) for one in self._along
+            max(window.reach - window.before - window.after, 1) + self.choose(more)
+            for window in self._along
         )
         pairs = zip(self._along, self._extents, strict=True)
-        self._counts = tuple(one.count(extent) for one, extent in pairs)
+        self._counts = tuple(window.count(extent) for window, extent in pairs)
 
     def _window(self) -> Window:
         padding = self.choose(((0, 0), (0, 0), (1, 1), (2, 1), (0, 2)))
@@ -114,10 +115,10 @@ class WindowedGraph(Drawn):
                 (batch, channels, *(n for half in halves for n in (half, 1))),
             )
             twice = (batch, channels, *(n for half in halves for n in (half, 2)))
-            whole = ops.reshape(
+            doubled = ops.reshape(
                 ops.broadcast_to(x, twice), (batch, channels, *(2 * half for half in halves))
             )
-            return whole[(slice(None), slice(None), *(slice(0, extent) for extent in extents))]
+            return doubled[(slice(None), slice(None), *(slice(0, extent) for extent in extents))]
 
         def convolved() -> Tensor:
             few = self.choose((1, 3, 8))
@@ -201,7 +202,7 @@ class WindowedGraph(Drawn):
         return strides, padding, dilations, self._groups
 
     def _weight_shape(self) -> tuple[int, ...]:
-        sizes = (one.size for one in self._along)
+        sizes = (window.size for window in self._along)
         return (self._outputs * self._groups, self._inputs, *sizes)
 
     def _convolution(self) -> Tensor:
@@ -219,7 +220,8 @@ class WindowedGraph(Drawn):
         x = self._image((self._batch, self._inputs, *self._extents))
         windowed = windows(x, range(2, 2 + rank), self._along)
         positions, elements = "pqr"[:rank], "uvw"[:rank]
-        weight = self._weight((self._outputs, self._inputs, *(one.size for one in self._along)))
+        sizes = (window.size for window in self._along)
+        weight = self._weight((self._outputs, self._inputs, *sizes))
         if self.chance(0.5):
             return ops.einsum(
                 f"bc{positions}{elements},oc{elements}->bo{positions}", windowed, weight
@@ -261,4 +263,4 @@ class FilteredGraph(WindowedGraph):
         self._inputs, self._outputs = self.choose(channels), self.choose(channels)
         self._extents = (self.choose(range(7, 24)), self.choose((5, 6, 9, 12, 13, 18)))
         pairs = zip(self._along, self._extents, strict=True)
-        self._counts = tuple(one.count(extent) for one, extent in pairs)
+        self._counts = tuple(window.count(extent) for window, extent in pairs)

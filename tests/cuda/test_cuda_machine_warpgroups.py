@@ -122,8 +122,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("replaced", "options", "text"), FAULTS)
 def test_what_is_undefined_is_a_fault(replaced, options, text):
-    begin, mode = options.pop("begin", 0), options.pop("mode", 1)
-    type = options.pop("type", "bf16")
+    begin, mode, type = map(options.pop, ("begin", "mode", "type"), (0, 1, "bf16"))
     parts = body(64, type, (False, False), begin, mode)
     assert set(replaced) <= set(parts)
     with pytest.raises(Fault) as caught:

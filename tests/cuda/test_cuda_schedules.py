@@ -142,12 +142,8 @@ def test_tiles_may_take_more_local_memory_than_kernels_can_declare():
     program = compiled(case, cuda.target)
     (number,) = (n for n, step in enumerate(program.steps) if isinstance(step, Contraction))
     # The same tiles as a legal schedule, but more of them.
-    (schedule, *_) = (
-        schedule
-        for schedule in schedules_of(cuda, program)
-        if isinstance(schedule.steps[number], MatrixSchedule)
-    )
-    tiled = schedule.steps[number]
+    pairs = ((schedule, schedule.steps[number]) for schedule in schedules_of(cuda, program))
+    schedule, tiled = next(pair for pair in pairs if isinstance(pair[1], MatrixSchedule))
     stages = 2 + (48 << 10) * tiled.stages // tiled.local_bytes
     deeper = replace(tiled, stages=stages)
     assert 48 << 10 < deeper.local_bytes <= 163 << 10

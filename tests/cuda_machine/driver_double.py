@@ -352,8 +352,7 @@ class CudaDouble:
         alive += [f"{memory.size} bytes of page-locked memory" for memory in state.pinned.values()]
         for thing in state.handles.values():
             if isinstance(thing, Context):
-                device = thing.device
-                alive.append(f"context of device {device.ordinal}")
+                alive.append(f"context of device {thing.device.ordinal}")
             else:
                 alive.append(f"{type(thing).__name__} {thing.handle:#x}")
         return alive
