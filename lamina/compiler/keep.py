@@ -80,7 +80,7 @@ class _Loop(Recurrence):
     def needed_tensors(self) -> set[Tensor]:
         """The tensors that an iteration computes or reads, without results of other loops."""
         computed = [x for n, (_, x) in enumerate(self.body.outputs) if not self._is_read(n)]
-        return set(topological(computed, leaves=tuple(self.sources)))
+        return set(topological(computed, boundary=tuple(self.sources)))
 
     def _is_read(self, number: int) -> bool:
         """Whether a result is read from another loop. New states are always computed."""

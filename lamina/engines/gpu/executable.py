@@ -360,7 +360,8 @@ class GpuProgram(Executable):
 
 def needs_of(program: Program, launches: Launches, traits: Traits) -> tuple[Need, ...]:
     """The memory of a program and its kernels, in addition to `memories`."""
-    sizes = {name: space.bytes for name, space in launches.workspaces.items()} | {**launches.kept}
+    sizes = {name: workspace.bytes for name, workspace in launches.workspaces.items()}
+    sizes |= launches.kept
     largest = max(sizes, key=sizes.__getitem__, default="")
     named = f"workspace {largest.removeprefix('workspace ')!r}" if largest else ""
     workspaces = Need("workspaces", launches.workspace_bytes, named, sizes.get(largest, 0))

@@ -233,8 +233,9 @@ class Launches:
     def workspace_blocks(self) -> tuple[int, ...]:
         """The bytes of each block of workspaces, without the kept ones."""
         sizes: dict[int, int] = {}
-        for space in self.workspaces.values():
-            sizes[space.block] = max(sizes.get(space.block, 0), space.offset + space.bytes)
+        for workspace in self.workspaces.values():
+            end = workspace.offset + workspace.bytes
+            sizes[workspace.block] = max(sizes.get(workspace.block, 0), end)
         return tuple(sizes.get(number, 0) for number in range(max(sizes, default=-1) + 1))
 
     @property
