@@ -323,9 +323,9 @@ def on_call(monkeypatch):
     def add(owner, name, hook):
         function = getattr(owner, name)
 
-        def call(*given, **named):
-            hook(*given, **named)
-            return function(*given, **named)
+        def call(*arguments, **named):
+            hook(*arguments, **named)
+            return function(*arguments, **named)
 
         monkeypatch.setattr(owner, name, call)
 
@@ -341,15 +341,15 @@ def no_earlier_ctrl_c(monkeypatch):
 @pytest.fixture
 def quick_verification(monkeypatch):
     """`verify` omits engines that take seconds to compile."""
-    found = [one for one in devices() if one.engine in ("cpu", "interpreter")]
-    monkeypatch.setattr(verification, "devices", lambda: found)
+    quick = [device for device in devices() if device.engine in ("cpu", "interpreter")]
+    monkeypatch.setattr(verification, "devices", lambda: quick)
 
 
 @pytest.fixture(scope="session")
 def opencl_name():
     """The name of an OpenCL device that works; without one, tests that need it are skipped."""
-    found = [one for one in devices() if one.engine.startswith("opencl")]
-    usable = [one.engine for one in found if not one.problem]
+    installed = [device for device in devices() if device.engine.startswith("opencl")]
+    usable = [device.engine for device in installed if not device.problem]
     if not usable:
         pytest.skip("no OpenCL device, or no pyopencl: see lamina devices")
     return usable[0]

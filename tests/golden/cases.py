@@ -248,20 +248,20 @@ _OTHERS = ("adadelta", "rprop", "adamax", "nadam", "lbfgs")
 
 CASES: tuple[Case, ...] = (
     *(Case("classifier", optimizer) for optimizer in OPTIMIZERS),
-    *(Case("regression", one) for one in ("nesterov", "adagrad", "adam", "adamw", "rmsprop")),
-    *(Case("branches", one) for one in ("sgd", "rmsprop", "amsgrad", "adagrad", "adamw")),
-    *(Case("shared", one) for one in ("momentum", "centered", "adam", "adagrad", "adamw")),
+    *(Case("regression", name) for name in ("nesterov", "adagrad", "adam", "adamw", "rmsprop")),
+    *(Case("branches", name) for name in ("sgd", "rmsprop", "amsgrad", "adagrad", "adamw")),
+    *(Case("shared", name) for name in ("momentum", "centered", "adam", "adagrad", "adamw")),
     *(Case("regularised", "sgd", clip) for clip in ("", "global", "norm", "value")),
     *(Case("regularised", "adam", clip) for clip in ("", "global")),
-    *(Case("activations", one) for one in ("momentum", "rmsprop-momentum", "adamw", "adagrad")),
-    *(Case("dropout", one) for one in ("decay", "adagrad", "adam", "adamw", "centered")),
-    *(Case("regression", one) for one in _OTHERS),
+    *(Case("activations", name) for name in ("momentum", "rmsprop-momentum", "adamw", "adagrad")),
+    *(Case("dropout", name) for name in ("decay", "adagrad", "adam", "adamw", "centered")),
+    *(Case("regression", name) for name in _OTHERS),
     # Gradients of the absolute error cancel to 0, and rounding would decide on rprop's signs.
-    *(Case("branches", one) for one in _OTHERS if one != "rprop"),
-    *(Case("regularised", one) for one in ("rprop", "lbfgs")),
-    *(Case("shared", one) for one in _OTHERS),
-    *(Case("activations", one) for one in _OTHERS),
-    *(Case("dropout", one) for one in _OTHERS),
+    *(Case("branches", name) for name in _OTHERS if name != "rprop"),
+    *(Case("regularised", name) for name in ("rprop", "lbfgs")),
+    *(Case("shared", name) for name in _OTHERS),
+    *(Case("activations", name) for name in _OTHERS),
+    *(Case("dropout", name) for name in _OTHERS),
 )
 
 # Weights and batches ------------------------------------------------------------------------------

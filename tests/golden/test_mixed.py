@@ -28,19 +28,19 @@ def deviations(name: str, dtype: str, *, leaves: bool = True) -> list[Deviation]
     return [lamina_deviation(name, seed, dtype, leaves=leaves) for seed in range(SEEDS)]
 
 
-def check(found: Sequence[Deviation], losses: Sequence[float], parameters: Sequence[float]) -> None:
-    assert all(one.losses > 0 for one in found)
-    for own, other in ((_losses(found), losses), (_parameters(found), parameters)):
-        result = ratio(own, other)
+def check(ours: Sequence[Deviation], losses: Sequence[float], parameters: Sequence[float]) -> None:
+    assert all(deviation.losses > 0 for deviation in ours)
+    for mine, other in ((_losses(ours), losses), (_parameters(ours), parameters)):
+        result = ratio(mine, other)
         assert result.low <= 1, result
 
 
-def _losses(found: Sequence[Deviation]) -> list[float]:
-    return [one.losses for one in found]
+def _losses(ours: Sequence[Deviation]) -> list[float]:
+    return [deviation.losses for deviation in ours]
 
 
-def _parameters(found: Sequence[Deviation]) -> list[float]:
-    return [one.parameters for one in found]
+def _parameters(ours: Sequence[Deviation]) -> list[float]:
+    return [deviation.parameters for deviation in ours]
 
 
 @ALL
@@ -50,8 +50,8 @@ def _parameters(found: Sequence[Deviation]) -> list[float]:
     [("mixed-bfloat16", True), ("mixed-float16", True), ("mixed-bfloat16", False)],
 )
 def test_deviations_are_at_most_those_of_recorded_trainings(name, dtype, leaves):
-    found = deviations(name, dtype, leaves=leaves)
-    check(found, **json.loads(RECORDED.read_text())[name])
+    ours = deviations(name, dtype, leaves=leaves)
+    check(ours, **json.loads(RECORDED.read_text())[name])
 
 
 @pytest.mark.usefixtures("torch")

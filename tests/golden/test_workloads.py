@@ -27,7 +27,7 @@ def test_schedules_equal_the_recorded_ones(workload):
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize(
-    "vectors", ["widest", *(pytest.param(one, marks=pytest.mark.sampled) for one in VECTORS)]
+    "vectors", ["widest", *(pytest.param(name, marks=pytest.mark.sampled) for name in VECTORS)]
 )
 def test_results_have_the_recorded_bits(workload, vectors):
     if vectors == "widest":

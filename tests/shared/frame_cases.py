@@ -42,7 +42,7 @@ def by_name(table: dict[str, list[Any]]) -> Any:
 
 
 MAKERS = (pandas_frame, polars_frame, arrow_table, by_name)
-maker = pytest.mark.parametrize("make", MAKERS, ids=[one.__name__ for one in MAKERS])
+maker = pytest.mark.parametrize("make", MAKERS, ids=[make.__name__ for make in MAKERS])
 
 
 def table(folder: Path, text: str) -> Path:

@@ -111,12 +111,12 @@ def compiled(case: Case, target: Target) -> Program:
     return compile_graph(case.graph(), batch=1, name=case.name, target=target)
 
 
-def assert_close(found: Array, expected: Array, tolerance: float, message: str) -> None:
+def assert_close(result: Array, expected: Array, tolerance: float, message: str) -> None:
     """Floats of 16 bits may be rounded to neighbours, if a sum lies halfway between them."""
     half = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(expected.dtype.name, 0.0)
-    given = (one.astype("float64") if half else one for one in (found, expected))
+    wide = (array.astype("float64") if half else array for array in (result, expected))
     tolerance = max(tolerance, half)
-    np.testing.assert_allclose(*given, rtol=tolerance, atol=2 * tolerance, err_msg=message)
+    np.testing.assert_allclose(*wide, rtol=tolerance, atol=2 * tolerance, err_msg=message)
 
 
 def run_kernel(engine: str, text: str, kernel: str, *arrays: Array) -> None:

@@ -183,15 +183,15 @@ def test_a_training_keeps_programs_for_few_batch_sizes(engine, monkeypatch):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_program_without_an_arena_has_one_of_its_own(engine):
     program = program_of(leaf("x", "input", (2,), float32) * 2)
-    one, other = (open_engine(engine).compile(program, {}) for _ in range(2))
-    one.run([np.ones(2, "float32")])
+    executable, other = (open_engine(engine).compile(program, {}) for _ in range(2))
+    executable.run([np.ones(2, "float32")])
     other.run([np.full(2, 5, "float32")])
-    np.testing.assert_array_equal(one.output("y0"), [2, 2])
+    np.testing.assert_array_equal(executable.output("y0"), [2, 2])
 
 
 def test_a_copy_has_an_arena_of_its_own():
-    one = model("cpu")
-    expected = one.predict(normal(3, 5))
-    other = copy.deepcopy(one)
+    classifier = model("cpu")
+    expected = classifier.predict(normal(3, 5))
+    other = copy.deepcopy(classifier)
     assert arena_of(other).bytes == 0
     np.testing.assert_array_equal(other.predict(normal(3, 5)), expected)

@@ -300,8 +300,8 @@ def test_tiles_have_the_fewest_registers(case, kernels):
     ids=["half a tile of channels", "few results", "short rows"],
 )
 def test_tile_registers_that_would_be_half_empty_are_not_used(case):
-    for _, found in windows_of(case.program(), SAPPHIRE_RAPIDS):
-        assert not found.amx
+    for _, schedule in windows_of(case.program(), SAPPHIRE_RAPIDS):
+        assert not schedule.amx
 
 
 SAME = Convolution((16, 16), (3, 3), padding=(1, 1))
@@ -317,9 +317,9 @@ SAME = Convolution((16, 16), (3, 3), padding=(1, 1))
     ids=["without tiles", "strided gradient", "gradient without tiles", "gradient"],
 )
 def test_algorithms_depend_on_tile_registers(case, result, processor, expected):
-    ((_, found),) = windows_of(case.program(result), processor)
-    assert (found.algorithm, found.paired, found.amx) == expected
-    assert ("; AMX tiles of up to 32 rows; " in str(found)) == found.amx
+    ((_, schedule),) = windows_of(case.program(result), processor)
+    assert (schedule.algorithm, schedule.paired, schedule.amx) == expected
+    assert ("; AMX tiles of up to 32 rows; " in str(schedule)) == schedule.amx
 
 
 CASES = {

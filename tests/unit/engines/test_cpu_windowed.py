@@ -64,8 +64,8 @@ def engine_of(vectors, monkeypatch):
 
 def windows_of(program, schedule=None):
     """The schedules of contractions over windows, and how their algorithms read them."""
-    found = cpu_cases.windows_of(program, host(), schedule)
-    return [(one, readings(step)[one.algorithm]) for step, one in found]
+    windows = cpu_cases.windows_of(program, host(), schedule)
+    return [(chosen, readings(step)[chosen.algorithm]) for step, chosen in windows]
 
 
 def winograd(program, processor=None):

@@ -69,10 +69,10 @@ def test_amd_multiplies_float16_of_tiles_without_converting_it(processor):
 
 @needs_clang
 def test_the_table_names_each_step_and_kernel():
-    own = program()
-    lines = list(lines_of(own, ("gfx90a",)))
-    assert sum(line.startswith("step ") for line in lines) == len(own.steps)
-    assert sum("0 bytes spilled" in line for line in lines) > len(own.steps) / 2
+    training_step = program()
+    lines = list(lines_of(training_step, ("gfx90a",)))
+    assert sum(line.startswith("step ") for line in lines) == len(training_step.steps)
+    assert sum("0 bytes spilled" in line for line in lines) > len(training_step.steps) / 2
     assert all(gpu.name in lines[-1] for gpu in GPUS)
 
 

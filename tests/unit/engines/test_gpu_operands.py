@@ -159,8 +159,8 @@ def convolution(dtype=float32):
 
 
 def contraction(dtype=float32):
-    (found,) = [one for one in convolution(dtype).steps if isinstance(one, Contraction)]
-    return found
+    (step,) = [step for step in convolution(dtype).steps if isinstance(step, Contraction)]
+    return step
 
 
 @pytest.mark.parametrize(("operand", "expected"), [("left", False), ("right", True)])
@@ -197,12 +197,12 @@ def test_weights_that_many_groups_read_are_packed(dtype, kind, lanes):
 
 def test_processors_do_not_pack():
     processor = replace(A100.traits, is_processor=True)
-    found = contraction_schedules(contraction(), 32, processor)
-    assert not any(isinstance(one, StepsSchedule) for one in found)
+    schedules = contraction_schedules(contraction(), 32, processor)
+    assert not any(isinstance(schedule, StepsSchedule) for schedule in schedules)
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda one: one.name)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=lambda dtype: dtype.name)
 def test_packed_weights_are_read_in_whole_sectors(dtype):
     written = Written(convolution(dtype), A100)
     multiplied = written.launches.launches[-1].kernel

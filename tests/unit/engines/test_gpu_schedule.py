@@ -139,9 +139,9 @@ def test_every_candidate_fits_on_the_device(m, k):
                 assert part.local_bytes(4) <= small.local_bytes
 
 
-def kept_in_halves(one):
+def kept_in_halves(schedule):
     """Whether a schedule keeps tiles of floats of 16 bits in local memory."""
-    return isinstance(one, TiledSchedule) and one.left.is_half and one.right.is_half
+    return isinstance(schedule, TiledSchedule) and schedule.left.is_half and schedule.right.is_half
 
 
 @pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
@@ -207,5 +207,5 @@ def test_a_long_sort_merges_runs(count, kernels):
     indices = leaf("i", "input", (count,), int64)
     sort, _ = program_of(ops.scatter_add(rows(count, 3), indices, 9), target=TARGET).steps
     schedule = chosen(sort)
-    found = schedule.passes[0].kernels if isinstance(schedule, PassesSchedule) else (schedule,)
-    assert len(found) == kernels
+    parts = schedule.passes[0].kernels if isinstance(schedule, PassesSchedule) else (schedule,)
+    assert len(parts) == kernels

@@ -58,9 +58,9 @@ def test_schedules_give_the_results_of_the_interpreter(case):
 def test_chains_give_the_results_of_the_interpreter(case, monkeypatch):
     """With every schedule of a small case."""
     monkeypatch.setattr("lamina.compiler.chains.LEAST_LENGTH", 1)
-    own = gpu_engine()
-    others = (lambda _: ()) if case in chain_cases.LARGE else partial(schedules_of, own)
-    check_chains(case, own, own.target, others)
+    engine = gpu_engine()
+    others = (lambda _: ()) if case in chain_cases.LARGE else partial(schedules_of, engine)
+    check_chains(case, engine, engine.target, others)
 
 
 def test_tiles_in_bands_give_the_results_of_the_interpreter(monkeypatch):

@@ -57,15 +57,15 @@ def test_transposed_operands_are_factors_as_they_are(is_left, is_right):
 
 
 def test_batches_are_a_constant_distance_apart():
-    one = product_of(ops.matmul, (3, *A), (3, *B)).product
-    strides = one.left.batch_stride, one.right.batch_stride, one.result.batch_stride
-    assert (one.batch, strides) == (3, (35, 30, 42))
-    assert str(one) == "3 of 7 x 6 x 5 of float32"
+    product = product_of(ops.matmul, (3, *A), (3, *B)).product
+    strides = product.left.batch_stride, product.right.batch_stride, product.result.batch_stride
+    assert (product.batch, strides) == (3, (35, 30, 42))
+    assert str(product) == "3 of 7 x 6 x 5 of float32"
 
 
 def test_a_part_of_a_buffer_has_a_start_and_its_own_leading_dimension():
-    one = product_of(lambda x, y: ops.matmul(x[1:4, 2:7], y), (6, 9), B).product
-    assert one.right == Matrix(11, 5, 3, 9, 0, "float32")
+    product = product_of(lambda x, y: ops.matmul(x[1:4, 2:7], y), (6, 9), B).product
+    assert product.right == Matrix(11, 5, 3, 9, 0, "float32")
 
 
 @pytest.mark.parametrize("half", [bfloat16, float16])
@@ -80,18 +80,18 @@ def test_floats_of_16_bits_are_factors(half):
 
 
 def test_a_vector_along_the_columns_of_the_result_is_a_bias():
-    found = product_of(lambda x, y, z: ops.matmul(x, y) + z, A, B, BIAS)
-    assert (found.product.bias_start, found.bias, found.added) == (0, "x2", "")
-    found = product_of(lambda x, y, z: z[2:9] + ops.matmul(x, y), A, B, (11,))
-    assert found.product.bias_start == 2
+    plain = product_of(lambda x, y, z: ops.matmul(x, y) + z, A, B, BIAS)
+    assert (plain.product.bias_start, plain.bias, plain.added) == (0, "x2", "")
+    plain = product_of(lambda x, y, z: z[2:9] + ops.matmul(x, y), A, B, (11,))
+    assert plain.product.bias_start == 2
 
 
 def test_a_matrix_of_the_size_of_the_result_is_added():
-    found = product_of(lambda x, y, z: z + ops.matmul(x, y), A, B, (6, 7))
-    assert (found.product.bias_start, found.added) == (None, "x2")
-    assert found.product.added == found.product.result
-    found = product_of(lambda x, y, z: ops.matmul(x, y) + z[:, 1:8], A, B, (6, 9))
-    assert found.product.added == Matrix(1, 7, 6, 9, 0, "float32")
+    plain = product_of(lambda x, y, z: z + ops.matmul(x, y), A, B, (6, 7))
+    assert (plain.product.bias_start, plain.added) == (None, "x2")
+    assert plain.product.added == plain.product.result
+    plain = product_of(lambda x, y, z: ops.matmul(x, y) + z[:, 1:8], A, B, (6, 9))
+    assert plain.product.added == Matrix(1, 7, 6, 9, 0, "float32")
 
 
 STEP = step_of(ops.matmul, A, B)
@@ -116,9 +116,9 @@ def added(other):
     ids=["accumulated", "read and stored"],
 )
 def test_sums_are_accumulated_in_place(step):
-    found = plain_product(step)
-    assert found.added == found.result
-    assert found.product.added == found.product.result
+    plain = plain_product(step)
+    assert plain.added == plain.result
+    assert plain.product.added == plain.product.result
 
 
 def test_factors_are_read_as_tf32_if_they_are_stored_rounded():

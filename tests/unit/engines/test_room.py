@@ -135,7 +135,7 @@ def test_all_that_an_initializer_holds_at_once_is_counted(layer, arrays, fits_ex
     fits_exactly(4 * net.parameter_count() + arrays * 8 * 32, lambda: lm.Model(net))
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
 def test_a_copy_that_does_not_fit_is_refused(copied, leave):
     model = lm.Model(lm.Sequential(lm.Input(4), lm.Linear(8)))
     leave(2 * 4 * 40 - 1)

@@ -167,11 +167,11 @@ def test_a_step_without_memory_is_not_tuned(tuned, monkeypatch):
 
 
 def test_tuning_releases_its_memory(tuned):
-    one = tuned(fails=1)
-    before = one.driver.allocated.bytes
-    one.tuner.tune(one.program)
-    assert one.timer.calls
-    assert one.driver.allocated.bytes == before
+    tuning = tuned(fails=1)
+    before = tuning.driver.allocated.bytes
+    tuning.tuner.tune(tuning.program)
+    assert tuning.timer.calls
+    assert tuning.driver.allocated.bytes == before
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_a_wrong_time_is_refused(seconds, tuned, monkeypatch):
 
 
 def test_small_programs_are_not_tuned(tuned):
-    one = tuned()
-    assert one.tuner.tune(network(one.engine.target, size=8)) == ()
-    assert one.timer.calls == 0
+    tuning = tuned()
+    assert tuning.tuner.tune(network(tuning.engine.target, size=8)) == ()
+    assert tuning.timer.calls == 0
 
 
 def test_choices_are_read_from_disk(tuned):
@@ -243,11 +243,11 @@ def test_the_choices_of_the_process_that_was_done_first_are_used(tuned):
 
 
 def test_programs_share_the_choices_of_equal_steps(tuned):
-    one = tuned(fast=1)
-    (first,) = one.tuner.tune(one.program)
-    calls = one.timer.calls
-    (second,) = one.tuner.tune(replace(one.program, name="another"))
-    assert (second, one.timer.calls) == (first, calls)
+    tuning = tuned(fast=1)
+    (first,) = tuning.tuner.tune(tuning.program)
+    calls = tuning.timer.calls
+    (second,) = tuning.tuner.tune(replace(tuning.program, name="another"))
+    assert (second, tuning.timer.calls) == (first, calls)
 
 
 def test_another_driver_is_tuned_again(tuned):
@@ -261,11 +261,11 @@ def test_another_driver_is_tuned_again(tuned):
 
 
 def test_listings_never_tune(tuned):
-    one = tuned()
-    one.engine.listing(one.program, None, "schedule")
-    one.engine.listing(one.program, None, "opencl")
-    one.engine.workspace_bytes(one.program)
-    assert one.worked == (0, 0)
+    tuning = tuned()
+    tuning.engine.listing(tuning.program, None, "schedule")
+    tuning.engine.listing(tuning.program, None, "opencl")
+    tuning.engine.workspace_bytes(tuning.program)
+    assert tuning.worked == (0, 0)
 
 
 def test_equal_steps_are_equal_programs(training_program):
@@ -281,8 +281,8 @@ def test_weights_that_a_program_changes_are_inputs_of_its_steps(training_program
     def kinds(frozen):
         layers = [lm.Input(16), lm.Linear(16)]
         program = training_program(layers, lm.MSE(), lm.SGD(0.1), frozen=frozen)
-        buffers = [one for step in alone_of(program) for one in step.buffers.values()]
-        return {one.kind for one in buffers if one.size > 1}  # not the rate
+        buffers = [buffer for step in alone_of(program) for buffer in step.buffers.values()]
+        return {buffer.kind for buffer in buffers if buffer.size > 1}  # not the rate
 
     assert kinds(["1.weight"]) == {"parameter", "input", "state"}
     assert kinds([]) == {"input", "state"}

@@ -130,18 +130,18 @@ def compare_with_pytorch(case: Case, dtype: DType, engine: Engine) -> None:
         assert value.shape == unchanged[name].shape
 
 
-def _compare_all(case: Case, found: Values, expected: Values, where: str = "") -> None:
-    assert found.keys() == expected.keys()
+def _compare_all(case: Case, results: Values, expected: Values, where: str = "") -> None:
+    assert results.keys() == expected.keys()
     largest = max((float(np.abs(value).max(initial=0.0)) for value in expected.values()), default=0)
     for name, value in expected.items():
-        _compare(where + name, found[name], value, largest if case.cancelling else 1.0)
+        _compare(where + name, results[name], value, largest if case.cancelling else 1.0)
 
 
-def _compare(what: str, found: Array, expected: Array, least: float = 1.0) -> None:
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), what
+def _compare(what: str, result: Array, expected: Array, least: float = 1.0) -> None:
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype), what
     scale = max(least, float(np.abs(expected).max(initial=0.0)))
     tolerance = TOLERANCES[expected.dtype.name] * scale
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=what)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance, err_msg=what)
 
 
 def normal(shape: Sequence[int], dtype: DType, seed: int) -> Array:

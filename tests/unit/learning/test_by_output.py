@@ -23,8 +23,8 @@ def model():
     return lm.Model(network(), engine="interpreter", seed=0)
 
 
-def losses_of(own):
-    boxes, scores = own.predict(X)
+def losses_of(detector):
+    boxes, scores = detector.predict(X)
     each = np.log(np.exp(scores).sum(1)) - scores[np.arange(40), LABELS]
     return float(((boxes - BOXES) ** 2).mean()), float(each.mean())
 

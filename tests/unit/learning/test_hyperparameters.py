@@ -37,10 +37,10 @@ STRUCTURE = {("LBFGS", "history")}
 
 
 def public(module, base):
-    classes = {one for name in dir(module) if isinstance(one := getattr(module, name), type)}
-    found = [one for one in classes if issubclass(one, base) and dataclasses.is_dataclass(one)]
-    concrete = (one for one in found if not inspect.isabstract(one))
-    return sorted(concrete, key=lambda one: one.__name__)
+    classes = {cls for name in dir(module) if isinstance(cls := getattr(module, name), type)}
+    records = [cls for cls in classes if issubclass(cls, base) and dataclasses.is_dataclass(cls)]
+    concrete = (cls for cls in records if not inspect.isabstract(cls))
+    return sorted(concrete, key=lambda cls: cls.__name__)
 
 
 def example(cls):

@@ -232,9 +232,9 @@ def test_a_metric_of_a_prediction_that_may_be_right_gives_no_warning(metric, lay
 
 
 def test_a_loss_as_a_metric_says_what_it_says_as_a_loss():
-    (one,) = shown_by_metric(lm.BCE(), [], lm.MSE(), BITS)
-    assert str(one.message).startswith("in BCE (test_loss_warnings.py:")
-    assert "and the loss takes probabilities. Write lm.BCEWithLogits()" in str(one.message)
+    (warning,) = shown_by_metric(lm.BCE(), [], lm.MSE(), BITS)
+    assert str(warning.message).startswith("in BCE (test_loss_warnings.py:")
+    assert "and the loss takes probabilities. Write lm.BCEWithLogits()" in str(warning.message)
 
 
 def test_a_warning_names_the_output_of_a_metric():
@@ -259,8 +259,8 @@ HOW = {"optimizer": lm.SGD(0.1), "validation": DATA}
 OF_SCORES = {"loss": lm.BCEWithLogits()}
 USES = {
     "fit": lambda loss: model().fit(DATA, loss=loss, epochs=2, **HOW),
-    "metrics of fit": lambda one: model().fit(DATA, metrics=[one], **HOW, **OF_SCORES),
-    "metrics of evaluate": lambda one: model().evaluate(DATA, metrics=[one], **OF_SCORES),
+    "metrics of fit": lambda metric: model().fit(DATA, metrics=[metric], **HOW, **OF_SCORES),
+    "metrics of evaluate": lambda metric: model().evaluate(DATA, metrics=[metric], **OF_SCORES),
     "training": lambda loss: model().training(loss=loss, optimizer=lm.SGD(0.1), batch_size=6),
     "evaluate": lambda loss: model().evaluate((X, BITS), loss=loss),
     "plan": lambda loss: net(lm.Linear(3)).plan(batch_size=6, loss=loss, optimizer=lm.SGD(0.1)),

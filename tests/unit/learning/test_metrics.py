@@ -27,9 +27,9 @@ CHANCES = generator.random((30, 2)).astype(np.float32)
 BITS = generator.integers(0, 2, (30, 2))
 
 
-def confusion(found, actual, classes):
+def confusion(predicted, actual, classes):
     matrix = np.zeros((classes, classes), np.int64)
-    for row, column in zip(actual.ravel(), found.ravel(), strict=True):
+    for row, column in zip(actual.ravel(), predicted.ravel(), strict=True):
         matrix[row, column] += 1
     return matrix
 
@@ -142,20 +142,20 @@ COIN = np.random.default_rng(5).integers(0, 2, 60)
     (metrics.MeanIoU(), (0.05592314118629908, 0.04931579381361227)),
     (metrics.MatthewsCorrelation(), (-0.07335130933967147, -0.0789522881875826)),
     (metrics.CohenKappa(), (-0.06630211893369786, -0.07054488920647484)),
-    ids=lambda one: repr(one)[:40],
+    ids=lambda argument: repr(argument)[:40],
 )
 def test_metrics_have_recorded_values(metric, expected):
     ranking = isinstance(metric, metrics.AUROC | metrics.AveragePrecision)
-    scores, wanted = (GUESSES, COIN) if ranking else (SCORES, LABELS)
+    scores, targets = (GUESSES, COIN) if ranking else (SCORES, LABELS)
     for weights, value in zip((None, WEIGHTS), expected, strict=True):
-        np.testing.assert_allclose(measured(metric, scores, wanted, weights), value, rtol=1e-6)
+        np.testing.assert_allclose(measured(metric, scores, targets, weights), value, rtol=1e-6)
 
 
 EACH = LABELS.copy()
 EACH[:5] = range(5)  # each class occurs
 FOUND, ONE_HOT = SCORES.argmax(1), np.eye(5, dtype=np.float32)[EACH]
 _AUROC, _PRECISION = "roc_auc_score", "average_precision_score"
-_WEIGHTED, _MICRO = ({"average": one} for one in ("weighted", "micro"))
+_WEIGHTED, _MICRO = ({"average": average} for average in ("weighted", "micro"))
 # A metric, the prediction and target; the name of scikit-learn's function, and what it takes.
 SCIKIT_LEARN = [
     (metrics.AUROC(), GUESSES, COIN, _AUROC, COIN, GUESSES, {}),
@@ -435,12 +435,12 @@ def test_nan_among_what_counts_gives_nan(metric, arrays):
         assert np.isnan(measured(metric, scores, targets)).all()
 
 
-@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
+@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda argument: repr(argument)[:60])
 def test_a_weight_of_two_counts_an_example_twice(metric, arrays):
     weights = generator.integers(0, 3, 60)
     repeated = (one[np.repeat(np.arange(60), weights)] for one in arrays)
-    found = measured(metric, *arrays, weights.astype(arrays[0].dtype))
-    np.testing.assert_allclose(found, measured(metric, *repeated), rtol=1e-5)
+    weighted = measured(metric, *arrays, weights.astype(arrays[0].dtype))
+    np.testing.assert_allclose(weighted, measured(metric, *repeated), rtol=1e-5)
 
 
 OF_INDICES = [
@@ -460,12 +460,12 @@ def test_targets_of_the_ignored_class_do_not_count(metric):
         np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda one: repr(one)[:60])
+@pytest.mark.parametrize(("metric", "arrays"), EVERY, ids=lambda argument: repr(argument)[:60])
 def test_means_over_nothing_are_nan(metric, arrays):
-    found = measured(metric, *arrays, np.zeros(60))
+    result = measured(metric, *arrays, np.zeros(60))
     expected = 0.0 if getattr(metric, "_on_its_own", False) else np.nan
     if not isinstance(metric, metrics.ConfusionMatrix):
-        np.testing.assert_equal(found, expected)
+        np.testing.assert_equal(result, expected)
 
 
 def test_equal_infinite_scores_are_one_threshold():

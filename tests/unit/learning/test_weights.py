@@ -22,9 +22,9 @@ def model(engine="interpreter", outputs=4, **options):
     return lm.Model(lm.Sequential(lm.Input(3), layer), engine=engine, seed=0)
 
 
-def fitted(own, *data, loss=LOSS, rate=0.0, **how):
+def fitted(classifier, *data, loss=LOSS, rate=0.0, **how):
     """The history of a fit."""
-    return own.fit(data, loss=loss, optimizer=lm.SGD(rate), **{"batch_size": 16, **how})
+    return classifier.fit(data, loss=loss, optimizer=lm.SGD(rate), **{"batch_size": 16, **how})
 
 
 MODEL = model()
@@ -59,13 +59,13 @@ EVALUATIONS = [
 @pytest.mark.parametrize("row", EVALUATIONS)
 def test_an_evaluation_has_the_weighted_mean_over_all_examples(row):
     target, weights, loss, value, metric, measured = row
-    found = MODEL.evaluate((X, target, weights), loss, [metric], batch_size=16)
-    np.testing.assert_allclose([*found.values()], [value, measured], rtol=1e-5)
+    results = MODEL.evaluate((X, target, weights), loss, [metric], batch_size=16)
+    np.testing.assert_allclose([*results.values()], [value, measured], rtol=1e-5)
 
 
 def test_a_loss_function_takes_weights_as_its_third_argument():
-    found = MODEL.evaluate((X, Y, WEIGHTS), function, batch_size=50)["loss"]
-    np.testing.assert_allclose(found, MEAN, rtol=1e-6)
+    value = MODEL.evaluate((X, Y, WEIGHTS), function, batch_size=50)["loss"]
+    np.testing.assert_allclose(value, MEAN, rtol=1e-6)
     np.testing.assert_allclose(MODEL.evaluate((X, Y), function)["loss"], EACH.mean(), rtol=1e-6)
 
 
@@ -140,10 +140,10 @@ BITS, SHARES = (Y > 1).astype("float32")[:, None], np.eye(4, dtype="float32")[Y]
     ids=["numbers", "shares", "bits"],
 )
 def test_weights_of_classes_are_weights_of_their_examples(target, loss, classes, weights):
-    own = model(outputs=1 if target is BITS else 4)
-    found = fitted(own, X, target, loss=loss, class_weights=classes, batch_size=50)["loss"]
-    expected = own.evaluate((X, target, weights), loss)["loss"]
-    np.testing.assert_allclose(found, [expected], rtol=1e-6)
+    classifier = model(outputs=1 if target is BITS else 4)
+    history = fitted(classifier, X, target, loss=loss, class_weights=classes, batch_size=50)["loss"]
+    expected = classifier.evaluate((X, target, weights), loss)["loss"]
+    np.testing.assert_allclose(history, [expected], rtol=1e-6)
 
 
 @pytest.mark.sampled
