@@ -24,9 +24,9 @@ PHASE_BEFORE_RUN, FIRST_RUN, RUNS, ALONE, ROWS, BATCH = range(7, 13)
 INPUTS, INPUT_LIST, OUTPUTS, OUTPUT_LIST = range(13, 17)
 PHASE, RUN, PHASE_START_TICKS = range(17, 20)
 # A window of runs, if its WINDOW_TICKS are not 0: the ticks and runs so far, and the reading of the
-# counter after which it is over. Then no further run begins.
-WINDOW_TICKS, ELAPSED, DONE, WINDOW_END = range(20, 24)
-JOB_WORDS = 24
+# counter after which it is over. Then no further run begins: the present one is the LAST_RUN.
+WINDOW_TICKS, ELAPSED, DONE, WINDOW_END, LAST_RUN = range(20, 25)
+JOB_WORDS = 25
 # The words of a kernel and of a phase.
 FUNCTION, SECTION, ITEMS, CHUNK_ITEMS, SLICE_COUNT, FIRST_SLOT = range(6)
 KERNEL_WORDS = 6

@@ -170,7 +170,6 @@ def _emit_advance(module: Module, machine: str) -> None:
     """
     code = module.function("advance", (_STATE, _JOB, _THREAD))
     state, job, thread = code.parameters
-    last = code.allocate(1, "i64")
     alone = word_of(code, job, jobs.ALONE).differs(0)
     count = word_of(code, job, jobs.PHASE_COUNT)
     with code.forever() as after:
@@ -189,11 +188,11 @@ def _emit_advance(module: Module, machine: str) -> None:
             run = word_of(code, job, jobs.RUN) + 1
             set_word(code, job, jobs.RUN, run)
             set_word(code, job, jobs.PHASE, word_of(code, job, jobs.PHASE_BEFORE_RUN))
-            code.store(word_of(code, job, jobs.RUNS), last)
             with code.when(word_of(code, job, jobs.WINDOW_TICKS).differs(0)):
                 late = _emit_ticks(code, machine) >= word_of(code, job, jobs.WINDOW_END)
-                code.store(code.select(late, run, code.load(last, I64)), last)
-            is_last_run = run.equals(code.load(last, I64))
+                last = code.select(late, run, word_of(code, job, jobs.LAST_RUN))
+                set_word(code, job, jobs.LAST_RUN, last)
+            is_last_run = run.equals(word_of(code, job, jobs.LAST_RUN))
             with code.when(is_last_run & (alone ^ True)):
                 _store_atomic(code, 1, _byte(code, state, FINISHED), "release")
                 _add_atomic(code, _byte(code, state, GENERATION))
@@ -351,6 +350,7 @@ def _emit_run_job(module: Module, machine: str) -> None:
     set_word(code, job, jobs.PHASE_START_TICKS, started)
     left = word_of(code, job, jobs.WINDOW_TICKS) - word_of(code, job, jobs.ELAPSED)
     set_word(code, job, jobs.WINDOW_END, started + left)
+    set_word(code, job, jobs.LAST_RUN, word_of(code, job, jobs.RUNS))
     # In a forked child, the word may hold the iteration of a run that the parent continues.
     code.store(0, word_of(code, job, jobs.ITERATION, POINTER))
     shared = word_of(code, job, jobs.ALONE).equals(0)
