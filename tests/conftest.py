@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(wrapper=True, specname="pytest_generate_tests")
 def pytest_mark_further_cases(metafunc):
-    """Marks all cases of a test but the first; by default cases of other parts are not made."""
+    """Marks all cases of a test but the first; those that are not in the part are not made."""
     result = yield
     test, by_default = metafunc.definition, metafunc.config.stash[BY_DEFAULT]
     has_each = "conformance" in test.path.parts or test.get_closest_marker("each_case")
@@ -171,10 +171,9 @@ def pytest_mark_further_cases(metafunc):
         if engine in engines and not has_each:
             marks += [pytest.mark.further.mark, *[pytest.mark.sampled.mark] * by_default]
         engines.add(engine)
-        is_sampled = _is_sampled(test) or any(mark.name == "sampled" for mark in marks)
+        names = [mark.name for mark in marks] + ["sampled"] * _is_sampled(test)
         # A test without any case would be made without values.
-        is_kept = not (by_default and is_sampled and made)
-        if is_kept or _part_of(f"{test.nodeid}[{case.id}]", engine, SAMPLED_PARTS) == 0:
+        if not made or _is_in_part(f"{test.nodeid}[{case.id}]", engine, names, metafunc.config):
             made.append(replace(case, marks=marks))
     metafunc._calls[:] = made
     return result
@@ -195,7 +194,9 @@ def pytest_collection_modifyitems(config, items):
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        (chosen if _is_in_part(item, config) else others).append(item)
+        marks = ["sampled"] * _is_sampled(item) + [mark.name for mark in item.iter_markers()]
+        is_chosen = _is_in_part(item.nodeid, _engine_of(item), marks, config)
+        (chosen if is_chosen else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
@@ -223,20 +224,15 @@ def _is_sampled(test: pytest.Item) -> bool:
     return in_processes or bool(test.get_closest_marker("sampled"))
 
 
-def _part_of(test: str, engine: str, count: int) -> int:
-    """The part, of so many, of a test; it is the same for each engine."""
-    return crc32(test.replace(engine, "").encode()) % count
-
-
-def _is_in_part(item: pytest.Item, config: pytest.Config) -> bool:
+def _is_in_part(test: str, engine: str, marks: Collection[str], config: pytest.Config) -> bool:
+    """Whether a test with these marks is run; parts have the same tests for each engine."""
     part = config.getoption("--part")
-    is_sampled = _is_sampled(item)
-    if part is None:
-        part = (0, SAMPLED_PARTS if is_sampled and config.stash[BY_DEFAULT] else 1)
-    elif not is_sampled and not any(map(item.get_closest_marker, ("engine", "further"))):
+    if part is None and config.stash[BY_DEFAULT] and "sampled" in marks:
+        part = (0, SAMPLED_PARTS)
+    if part is None or not (engine or "sampled" in marks or "further" in marks):
         return True
     number, count = part
-    return _part_of(item.nodeid, _engine_of(item), count) == number
+    return crc32(test.replace(engine, "").encode()) % count == number
 
 
 def _engine_of(item: pytest.Item) -> str:

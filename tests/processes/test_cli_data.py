@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from cli_cases import fail, run, succeed, write
 from frame_cases import table
-from test_data_images import three_classes_and_two
 
 import lamina as lm
 from lamina.data import load
+
+pytestmark = pytest.mark.each_case
 
 
 @pytest.fixture
@@ -102,6 +103,9 @@ def test_wrong_options_of_tables_are_wrong_usage(folder):
 
 
 def test_the_command_line_knows_the_classes(folder):
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    from test_data_images import three_classes_and_two
+
     three_classes_and_two(folder)
     write(
         "net.py",

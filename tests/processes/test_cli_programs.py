@@ -11,6 +11,8 @@ from test_target import TRAINING, interpreter_for, network
 import lamina as lm
 from lamina.engines.gpu.tuning import Tuner
 
+pytestmark = pytest.mark.each_case
+
 
 @pytest.fixture
 def file(tmp_path):

@@ -21,8 +21,13 @@ import lamina as lm
 from lamina.base.copies import PIECE_BYTES, by_threads
 from lamina.data import Stream
 
-# They are quick, but for those that are killed.
 pytestmark = pytest.mark.each_case
+
+BLOCKED = [
+    "training",
+    *(pytest.param(where, marks=pytest.mark.sampled) for where in ("first validation", "both")),
+    "second validation",
+]
 
 
 def press():
@@ -96,11 +101,7 @@ def test_ctrl_c_in_a_run_leaves_whole_training_steps(monkeypatch, model):
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=[pytest.mark.sampled] * (n != FEW[1]))
-        for n in (*FEW[:2], *FEW[3:4], "state")
-    ],
+    "name", [pytest.param(n, marks=pytest.mark.sampled) for n in (*FEW[:2], *FEW[3:4], "state")]
 )
 def test_a_fit_that_was_killed_in_an_epoch_continues_from_its_training_step(name, path):
     code = f"""
@@ -121,7 +122,7 @@ fitted(CONTINUED[{name!r}], checkpoint={str(path)!r}, checkpoint_steps=2)
 
 
 @pytest.mark.parametrize("ending", ["Ctrl-C", "a time limit"])
-@pytest.mark.parametrize("blocked", ["training", "first validation", "second validation", "both"])
+@pytest.mark.parametrize("blocked", BLOCKED)
 def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
     """At most 5 s are waited for sources, however many block and however often they are closed."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -163,9 +164,10 @@ def test_a_source_that_blocks_keeps_no_fit(blocked, ending, monkeypatch):
     finally:
         released.set()
         signal.signal(signal.SIGINT, before)
-        for thread in threading.enumerate():
-            if thread.name == "lamina reader":
-                plain(thread, 60)
+        readers = [thread for thread in threading.enumerate() if thread.name == "lamina reader"]
+        for reader in readers:
+            plain(reader, 60)
+    assert not any(reader.is_alive() for reader in readers)
     assert history.interrupted
     assert len(history) == (blocked == "second validation")
     assert 0 < sum(waited) <= 5

@@ -9,7 +9,10 @@ from fresh_python import printed
 
 from lamina.base.garbage import Pause
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+pytestmark = [
+    pytest.mark.each_case,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks"),
+]
 
 WORKERS = """
 import os, random, signal, time
@@ -59,6 +62,7 @@ work(99, 300)
 
 @pytest.mark.filterwarnings("ignore:This process")
 def test_a_forked_child_has_only_the_pauses_of_its_thread():
+    assert gc.isenabled()
     paused, over = threading.Event(), threading.Event()
 
     def work():
@@ -78,3 +82,4 @@ def test_a_forked_child_has_only_the_pauses_of_its_thread():
     over.set()
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 1
+    assert gc.isenabled()

@@ -14,6 +14,8 @@ from fresh_python import printed, run_python
 
 import lamina as lm
 
+pytestmark = pytest.mark.each_case
+
 HEAVY = frozenset(
     (
         *("llvmlite", "matplotlib", "rich", "click", "safetensors", "h5py", "PIL"),

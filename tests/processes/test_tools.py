@@ -135,15 +135,44 @@ def test_the_first_case_of_each_test_runs_by_default_and_all_of_a_path():
     assert set(first.values()) <= set(by_default) < set(every)
 
 
-@pytest.mark.parametrize(
-    "table", sorted((ROOT / "tools" / "mutations").glob("*.toml")), ids=lambda p: p.stem
-)
+TABLES = sorted((ROOT / "tools" / "mutations").glob("*.toml"))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
 def test_every_fault_of_a_table_fits_the_sources(table, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     faults = importlib.import_module("mutations").faults_of(table)
     assert len(faults) >= 10
     assert {fault.name: fault.problem() for fault in faults if fault.problem()} == {}
     assert len({fault.name for fault in faults}) == len(faults)
+
+
+def selected(arguments, ids):
+    """The tests, of all ids, that arguments of pytest select; None if no file has tests here."""
+    names = [name for name in arguments if name.startswith(("tests/", "lamina"))]
+    here = [
+        test for test in ids if test.startswith(tuple(name.partition("::")[0] for name in names))
+    ]
+    chosen = [test for test in here if test.startswith(tuple(names))]
+    if "-k" in arguments:
+        choice = re.sub(
+            r"[^\s()]+",
+            lambda word: word[0] if word[0] in ("and", "or", "not") else f"({word[0]!r} in name)",
+            arguments[arguments.index("-k") + 1],
+        )
+        chosen = [test for test in chosen if eval(choice, {"name": test})]
+    return chosen if here else None
+
+
+@pytest.mark.sampled
+def test_the_tests_of_every_fault_exist(monkeypatch):
+    done = run_python("-m", "pytest", "--co", "-q", "-n0", "--part=0/1", "tests", folder=ROOT)
+    ids = [line for line in done.stdout.splitlines() if "::" in line]
+    assert len(ids) > 10_000
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    faults_of = importlib.import_module("mutations").faults_of
+    faults = [fault for table in TABLES for fault in faults_of(table)]
+    assert [fault.name for fault in faults if selected(fault.tests, ids) == []] == []
 
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()

@@ -193,4 +193,7 @@ def test_tests_that_start_processes_or_raise_signals_stand_in_their_own_folder()
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
         assert not names & {"subprocess", "signal", "cli_cases", "fresh_python"}, path
-        assert not any(is_call(node, "fork", "kill") for node in ast.walk(tree)), path
+        assert not any(
+            is_call(node, "fork", "kill", "raise_signal", "interrupt_main")
+            for node in ast.walk(tree)
+        ), path

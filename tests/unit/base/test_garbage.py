@@ -1,4 +1,4 @@
-"""Pauses of Python's garbage collector: nested, in several threads, interrupted, forked."""
+"""Pauses of Python's garbage collector: nested, in several threads, interrupted."""
 
 import gc
 import sys

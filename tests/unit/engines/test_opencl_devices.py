@@ -1,4 +1,4 @@
-"""Devices of OpenCL: their names, why some cannot be used, their memory, and forked processes."""
+"""Devices of OpenCL: their names, why some cannot be used, and their memory."""
 
 import threading
 import time

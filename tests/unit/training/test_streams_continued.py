@@ -1,7 +1,6 @@
 """Streams and data sets are continued within an epoch, with the same bits."""
 
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from lamina.data.positions import Position
 from lamina.errors import DataError
 from lamina.training import checkpoints, training
 
-ROOT = Path(__file__).parents[3]
 TRAIN = data(20)
 
 
