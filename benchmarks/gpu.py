@@ -56,7 +56,7 @@ from lamina.reports import bytes_text, seconds_text, table_text
 from lamina.workloads import Workload, samples
 
 sys.path.append(str(FOLDER))
-from gpu_device import CPU, DEVICE, PRODUCTS
+from gpu_device import CPU, DEVICE, PRODUCTS_VARIABLE
 from gpu_workloads import MEASURED, named
 
 ENGINES = ("cuda", "opencl")
@@ -438,7 +438,7 @@ def options() -> argparse.ArgumentParser:
 def set_variables(arguments: argparse.Namespace, cache: Path) -> None:
     """The environment variables that the workers read."""
     how = arguments.tune or "all"
-    os.environ |= {PRODUCTS: arguments.precision, "LAMINA_CACHE": str(cache)}
+    os.environ |= {PRODUCTS_VARIABLE: arguments.precision, "LAMINA_CACHE": str(cache)}
     os.environ |= {"BENCHMARK_TUNING": how, DTYPE: arguments.dtype}
     # After a whole tuning, the choices are on disk: programs are not tuned again.
     os.environ.pop("LAMINA_TUNE", None)

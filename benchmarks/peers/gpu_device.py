@@ -10,7 +10,7 @@ from collections.abc import Sequence
 # `cuda:1`; or a text that contains the name of a GPU.
 DEVICE = "BENCHMARK_DEVICE"
 # The environment variable with the precision of products of float32: "float32" or "tf32".
-PRODUCTS = "BENCHMARK_PRODUCTS"
+PRODUCTS_VARIABLE = "BENCHMARK_PRODUCTS"
 CPU = "cpu"
 
 
@@ -21,7 +21,7 @@ def wanted_device() -> str:
 
 def takes_tf32() -> bool:
     """Whether products of float32 may be rounded to TF32."""
-    return os.environ.get(PRODUCTS) == "tf32"
+    return os.environ.get(PRODUCTS_VARIABLE) == "tf32"
 
 
 def device_number(device: str, names: Sequence[str]) -> int:

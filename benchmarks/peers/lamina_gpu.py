@@ -32,7 +32,7 @@ TINY, MACHINE, TUNING = "BENCHMARK_TINY", "BENCHMARK_MACHINE", "BENCHMARK_TUNING
 # All small workloads fit.
 MACHINE_BYTES = 64 << 20
 TESTS = Path(__file__).parents[2] / "tests"
-PRODUCTS = "tf32" if takes_tf32() else "float32"
+PRECISION = "tf32" if takes_tf32() else "float32"
 
 
 class LaminaOnGpu(Lamina):
@@ -43,7 +43,7 @@ class LaminaOnGpu(Lamina):
         started = time.perf_counter()
         _tune(workload, os.environ[TUNING])
         self._tuned = time.perf_counter() - started
-        super().__init__(workload, ENGINE, DTYPE, PRODUCTS)
+        super().__init__(workload, ENGINE, DTYPE, PRECISION)
 
     def resident_seconds(self, steps: int) -> float:
         """Seconds of repeated runs of the program, on the inputs that are on the device."""
@@ -85,7 +85,7 @@ def _tune(workload: Workload, how: str) -> None:
         how: "all" tries every candidate of the considerable steps; otherwise LAMINA_TUNE has the
             seconds.
     """
-    types = {"dtype": DTYPE, "precision": PRODUCTS}
+    types = {"dtype": DTYPE, "precision": PRECISION}
     model = lm.Model(workload.network(), engine=ENGINE, seed=SEED, **types)
     options = (workload.batch, workload.loss, workload.optimizer)
     if how == "all":
@@ -101,8 +101,8 @@ def versions() -> dict[str, Any]:
     return {
         "lamina": lm.__version__,
         "engine": device.engine,
-        "dtype": precision_of(DTYPE, lambda: engine.device, PRODUCTS).name,
-        "products": PRODUCTS,
+        "dtype": precision_of(DTYPE, lambda: engine.device, PRECISION).name,
+        "products": PRECISION,
         "numpy": np.__version__,
         "python": sys.version.split()[0],
         "device": device.description,

@@ -1,4 +1,4 @@
-"""Files: read only if they are regular ones, and written atomically.
+"""Files: read only if they are regular ones, and given their name when they are complete.
 
 A file is written under a temporary name in its final folder, and renamed when it is complete.
 Unfinished files of killed processes are removed by the next writer.

@@ -146,7 +146,7 @@ INLINE void await_earlier_kernels() {
 #endif
 }
 
-// Warps, all 32 items of which are there
+// Warps of all their 32 items
 
 template <int distance, typename T>
 INLINE T of_later_item(T value) {
@@ -258,7 +258,7 @@ INLINE Vector<U16, N> half_operation(Vector<U16, N> a, Vector<U16, N> b) {
 // A matrix of eight rows of 16 bytes is held by a warp: each item has 32 bits, two neighbours of 16
 // bits or one element of TF32. Item `4 r + c` has word `c` of row `r`.
 
-// The shared memory that a launch adds to that of the kernel's arrays, aligned for warpgroups.
+// The shared memory that a launch adds to the kernel's arrays, aligned for warpgroups.
 extern __shared__ __align__(1024) U8 launched_memory[];
 
 INLINE U32 in_shared(const void *address) { return (U32)__cvta_generic_to_shared(address); }
@@ -375,7 +375,7 @@ INLINE Vector<float, 4> multiply_float16(Vector<U32, 4> a, U32 low, U32 high,
 #define SUMS_128 SUMS_64, SUMS_16(64), SUMS_16(80), SUMS_16(96), SUMS_16(112)
 
 // Begins to add a product of two tiles, given by their descriptors, to 64 x n floats; K is 16, or 8
-// for TF32. Of the sums, items have those of 16 x 8 as in `multiply_float16`, for one such 8 of n
+// for TF32. Items have the sums of 16 x 8 as in `multiply_float16`, for one such 8 of n
 // after the other: n / 2 floats. Rows run along m or n where an operand is `across`. It then counts as
 // transposed; only tiles of 16 bits can be. Both operands are scaled by 1.
 #define TILES_PRODUCT(n, kind, sums, operands)                                              \
@@ -397,7 +397,7 @@ TILES_PRODUCTS(float16, "k16.f32.f16.f16", ", %34, %35", ", %66, %67", ", %130, 
 TILES_PRODUCTS(tf32, "k8.f32.tf32.tf32", "", "", "")
 
 // The descriptor of the begin of a tile. The bytes of a panel are 16 if rows run along K. It has
-// addresses in units of 16 bytes: the begin; the distance of panels; that of eight rows, 1024 bytes;
+// addresses in units of 16 bytes: the begin; the distance of panels; the distance of eight rows, 1024 bytes;
 // and the mode of 128 bytes in which chunks are exchanged.
 INLINE U64 describe_tile(const U8 *begin, U64 panel) {
     return in_shared(begin) >> 4 | panel >> 4 << 16 | 64ull << 32 | 1ull << 62;

@@ -234,8 +234,8 @@ def gradients_of(
         keys, queries = block.at_keys(attention.keys), block.at_queries(attention.queries)
         of_queries.append(attention.product("bhqk,bhkd->bqhd", of_scores, keys))
         of_keys = attention.product("bhqk,bhqd->bkhd", of_scores, queries)
-        arriving, rounded = block.at_queries(upstream), attention.rounded_factor(changed)
-        of_values = attention.product("bhqk,bhqd->bkhd", rounded, arriving)
+        arriving, weights = block.at_queries(upstream), attention.rounded_factor(changed)
+        of_values = attention.product("bhqk,bhqd->bkhd", weights, arriving)
         parts = [block.padded_keys(of_keys), block.padded_keys(of_values)]
         totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
     results = [ops.transpose(x, (0, 2, 1, 3)) for x in (ops.concat(of_queries, 1), *totals)]

@@ -54,7 +54,7 @@ class _Origin(Enum):
     """What a float tensor follows from."""
 
     NUMBERS = auto()  # parameters, constants, random numbers; all that does not grow with the batch
-    PRODUCTS = auto()
+    PRODUCT = auto()
     DATA = auto()  # data, or rows of parameters, without products; or ops that keep float32
 
 
@@ -119,7 +119,7 @@ def _activations(graph: Graph, candidates: set[Tensor]) -> set[Tensor]:
         )
         others = [x for x in users[node] if not isinstance(x.op.lowering, Elementwise)]
         needed = others or (is_fresh and uses[node] > 1)
-        if node in candidates and origins.get(node) is _Origin.PRODUCTS and needed and _grows(node):
+        if node in candidates and origins.get(node) is _Origin.PRODUCT and needed and _grows(node):
             activations.add(node)
         elif is_fresh:
             fresh.add(node)
@@ -138,14 +138,14 @@ def _origin(node: Tensor, operands: list[_Origin]) -> _Origin:
     if node.op is CONSTANT or isinstance(node.op.lowering, Generator) or not _grows(node):
         return _Origin.NUMBERS
     if node.op.multiplies or isinstance(node.op.lowering, Repeating):
-        return _Origin.PRODUCTS
+        return _Origin.PRODUCT
     if node.op is CAST:
         return _Origin.DATA if node.operands[0].dtype.kind == "int" else _Origin.NUMBERS
     if all(origin is _Origin.NUMBERS for origin in operands):
         return _Origin.DATA if node.op.indices is not None else _Origin.NUMBERS
     if _Origin.DATA in operands or node.op.keeps_float32:
         return _Origin.DATA
-    return _Origin.PRODUCTS
+    return _Origin.PRODUCT
 
 
 def with_rounded_products(graph: Graph, half: DType, *, leaves: bool = True) -> Graph:
@@ -396,7 +396,7 @@ def _leaf_of(node: Tensor) -> Tensor | None:
 def _is_computed(operand: Tensor, computed: frozenset[Tensor]) -> bool:
     """Whether some elements of an operand are computed, here or in a leaf of `computed`."""
     leaves = [_leaf_of(source) for source in _sources(operand)]
-    return any(leaf is None or leaf in computed for leaf in leaves)
+    return any(origin is None or origin in computed for origin in leaves)
 
 
 def _is_cast_from(node: Tensor, half: DType) -> bool:

@@ -372,7 +372,7 @@ def test_each_form_of_control():
     assert known == {*CONTROLLED}
 
 
-APPROXIMATION = ": an approximation, of which PTX does not say the result"
+APPROXIMATION = ": an approximation, whose result PTX does not say"
 PRODUCT = "mma.sync.aligned.{}.row.col.f32.{}.{}.f32 {{a}}, {{a}}, {{a}}, {{a}};"
 
 

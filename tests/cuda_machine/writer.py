@@ -147,7 +147,7 @@ class Writer:
         form = FORMS.get(instruction.name, {}).get(instruction.modifiers)
         if form is None:
             approximate = not {"approx", "full"}.isdisjoint(instruction.modifiers)
-            what = "an approximation, of which PTX does not say the result" if approximate else ""
+            what = "an approximation, whose result PTX does not say" if approximate else ""
             unknown(instruction, what)
         if self.architecture < form.since:
             unknown(instruction, f"only sm_{form.since} and later have it")

@@ -229,8 +229,8 @@ class Expression:
             return True
         lowerings = [tensor.op.lowering for tensor in self.computed if tensor.op is not CAST]
         moved = all(isinstance(lowering, Movement) for lowering in lowerings)
-        rounded = any(tensor.op is CAST and tensor.dtype.is_half for tensor in self.computed)
-        return moved and rounded and all(map(is_leaf, self.sources))
+        is_rounded = any(tensor.op is CAST and tensor.dtype.is_half for tensor in self.computed)
+        return moved and is_rounded and all(map(is_leaf, self.sources))
 
     def large_sources(self, node: Tensor) -> list[Tensor]:
         """The sources that do not stay in a cache while the tensor is computed."""

@@ -130,7 +130,7 @@ class Trials:
 
 @final
 class SubgraphSignatures:
-    """Signatures that have tensors with locations in them; only those of one object compare."""
+    """Signatures with tensors and locations in them; each is equal to itself only."""
 
     def __init__(self, locations: Container[Tensor] = ()) -> None:
         self._locations = locations

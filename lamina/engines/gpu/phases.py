@@ -111,7 +111,7 @@ def joined_launches(
         loop = starts.get(number)
         last = number + 1 if loop is None else loop.last
         extras = extra[number:last]
-        small = [delay for delay in extras if delay is not None and delay <= LAUNCH - BARRIER]
+        small = [added for added in extras if added is not None and added <= LAUNCH - BARRIER]
         clocks = sum(small) if len(small) == len(extras) else None
         row = launches[run[0].first if run else number : last]
         if clocks is None or len(row) > _MOST_PHASES or len(buffers_of(row)) > _MOST_BUFFERS:

@@ -68,11 +68,11 @@ PREFETCH_DISTANCE = 64
 
 
 def schedule_contraction(
-    step: Contraction, processor: Processor, *, prepacked: bool, rounded: bool
+    step: Contraction, processor: Processor, *, prepacked: bool, is_rounded: bool
 ) -> StepSchedule:
     """The schedule of a contraction.
 
-    With `prepacked`, its right operand may be packed before the step. With `rounded`, an operand
+    With `prepacked`, its right operand may be packed before the step. If `is_rounded`, an operand
     was rounded to 16 bits.
     """
     b, m, n, k = step.extents
@@ -85,7 +85,7 @@ def schedule_contraction(
     plain = as_plain(matrix.left, matrix.m, matrix, below_conversions=True)
     # A left operand that is contiguous along M or along K needs no windows.
     if plain is None or 1 not in (plain.stride, plain.k_stride):
-        windows = schedule_windows(step, panels, processor, paired=paired, rounded=rounded)
+        windows = schedule_windows(step, panels, processor, paired=paired, is_rounded=is_rounded)
         if windows is not None:
             return windows
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)

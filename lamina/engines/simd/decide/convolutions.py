@@ -65,12 +65,12 @@ GATHERING_PAYS = 1.25
 
 
 def schedule_windows(
-    step: Contraction, panels: Panels, processor: Processor, *, paired: bool, rounded: bool
+    step: Contraction, panels: Panels, processor: Processor, *, paired: bool, is_rounded: bool
 ) -> WindowSchedule | None:
     """The schedule of a contraction over windows; None if no algorithm here computes it.
 
-    With `paired`, algorithms multiply pairs of bfloat16 if they can. If `rounded`, an operand was
-    rounded to 16 bits, next to which the errors of Winograd's tiles of 4x4 are small.
+    With `paired`, algorithms multiply pairs of bfloat16 if they can. If `is_rounded`, an operand
+    was rounded to 16 bits, next to which the errors of Winograd's tiles of 4x4 are small.
     """
     if len(step.m) < 2 and len(step.k) < 2:
         return None
@@ -97,7 +97,7 @@ def schedule_windows(
     works = {
         algorithm: winograd_work(windowed, panels, work, processor)
         for algorithm, windowed in algorithms.items()
-        if windowed.filtering and (rounded or windowed.filtering in FILTERINGS.values())
+        if windowed.filtering and (is_rounded or windowed.filtering in FILTERINGS.values())
     }
     paying = {algorithm: cost for algorithm, cost in works.items() if cost is not None}
     if paying:

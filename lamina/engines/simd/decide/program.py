@@ -111,17 +111,19 @@ class _Deciding:
         (step,), _ = self.signatures.numbered(named)
         # Whether an operand was rounded to 16 bits; inputs of 16 bits are exact.
         buffers = self.program.buffers
-        rounded = isinstance(named, Contraction) and any(
+        is_rounded = isinstance(named, Contraction) and any(
             scalar.dtype.is_half
             and not (isinstance(scalar, Load) and buffers[scalar.buffer].kind == "input")
             for scalar in postorder(named.left, named.right)
         )
-        key = step, prepacked, rounded
+        key = step, prepacked, is_rounded
         if key not in self.schedules:
             # The targets of processors form no chains.
             assert not isinstance(step, Chain)
             self.schedules[key] = (
-                schedule_contraction(step, self.processor, prepacked=prepacked, rounded=rounded)
+                schedule_contraction(
+                    step, self.processor, prepacked=prepacked, is_rounded=is_rounded
+                )
                 if isinstance(step, Contraction)
                 else schedule_loop(step, self.processor)
             )
