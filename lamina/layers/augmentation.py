@@ -76,7 +76,7 @@ class RandomFlip(Layer):
     def __post_init__(self) -> None:
         if self.axis == 0:
             raise DefinitionError(
-                "axis 0 is the batch, and each example is reversed by itself",
+                "axis 0 is the batch, and examples are reversed one by one",
                 facts=(("found", "axis=0"),),
                 advice="Name an axis of the example: -1 exchanges left and right.",
             )
