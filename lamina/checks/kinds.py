@@ -313,7 +313,10 @@ class ModelType(Kind):
             pass
         names = (*_FLOATS, *self.mixed)
         text = str(value).rpartition(".")[2].lower().replace("_", "-")
-        near = foreign_or_nearest("dtype=", text, names, 0.75)
+        # `float8` is no misspelt `float64`.
+        letters = "abcdefghijklmnopqrstuvwxyz-"
+        alike = [name for name in names if text.lstrip(letters) in ("", name.lstrip(letters))]
+        near = foreign_or_nearest("dtype=", text, alike, 0.75)
         raise DTypeError(
             "the parameters of a model are floating-point numbers",
             facts=(("expected", ", ".join(names)), ("found", getattr(value, "name", str(value)))),
@@ -344,14 +347,16 @@ class Extent(Kind):
 @final
 @frozen_dataclass
 class FilePath(Kind):
-    """A path, as text or as an object of pathlib."""
+    """A path, as text or as an object of pathlib; the words are for the error."""
+
+    what: str = "the path of a file"
 
     def read(self, value: Any, operands: Operands = ()) -> Any:
         path: object = value
         is_path = isinstance(path, str | os.PathLike)
         text = cast(object, os.fspath(cast(Any, path)) if is_path else None)
         if not isinstance(text, str):
-            raise Misfit("the path of a file", '{name}="..."')
+            raise Misfit(self.what, '{name}="..."')
         if not text or "\0" in text:
             raise Misfit("a path that is not empty", problem="{name} names no file")
         return value

@@ -35,6 +35,8 @@ ORIGIN: ContextVar[Origin] = ContextVar("origin", default=Origin())  # noqa: B03
 # Python's own files, through which this package calls itself: context managers and wrappers.
 _BETWEEN = {contextlib.__file__, functools.__file__}
 _package_folder = str(Path(__file__).resolve().parents[1]) + os.sep
+# No line of the user's called what commands call.
+_commands_folder = _package_folder + "cli" + os.sep
 
 # Interactive code has no file. Other file names that begin with "<" are generated code.
 _TYPED = ("<stdin>", "<python-input", "<ipython-input", "<doctest")
@@ -54,7 +56,7 @@ def source_line() -> str:
     """`"file.py:12"`: the innermost line of the caller's stack outside this package, or ""."""
     # inspect.stack() reads the sources of all frames; currentframe() may be None.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:
+    while frame is not None and not frame.f_code.co_filename.startswith(_commands_folder):
         name = frame.f_code.co_filename
         if _is_of_users(name):
             return f"{os.path.basename(name)}:{frame.f_lineno}"

@@ -195,7 +195,10 @@ def check(file: str) -> None:
 @options.micro_batch
 @options.precision()
 @click.option(
-    "--memory", metavar="SIZE", help='Find the largest batch for this memory, such as "2 GiB".'
+    "--memory",
+    metavar="SIZE",
+    callback=options.checked,
+    help='Find the largest batch for this memory, such as "2 GiB".',
 )
 @click.option("--buffers", is_flag=True, help="List every buffer with its offset and lifetime.")
 @options.output("--plot", "PNG", "A picture of the plan: bytes over time.")

@@ -82,6 +82,9 @@ def read_definition(path: str) -> Definition:
         others = [name for name, value in names.items() if isinstance(value, Network)]
         assignment = f"net = {_kind(names['net'])}" if "net" in names else "no net"
         advice = "Add at its top level: net = lm.Sequential(lm.Input(784), lm.Linear(10))"
+        models = [n for n, v in names.items() if isinstance(getattr(v, "network", None), Network)]
+        if models:
+            advice = f"Add at the end of the file: net = {models[0]}.network"
         if others:
             advice = f"The file defines {' and '.join(others)}: name the network net."
         facts = (("expected", "net = a Network"), ("found", assignment))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,20 +42,31 @@ def _read_output(_: click.Context, __: click.Parameter, value: Path | None) -> P
     return value
 
 
-def _read_precision(_: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """A precision, as `Model` reads it; DTypeError or DefinitionError for an unknown word."""
+# The annotations that have the kinds of options: `lamina --help` imports none.
+_ANNOTATIONS = {
+    "dtype": "checks.kinds FloatType",
+    "precision": "step.precision Products",
+    "gaps": "data.learned_coding Gaps",
+    "delimiter": "data.columns Delimiter",
+    "memory": "inspect.bill Memory",
+}
+
+
+def checked(_: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """The value, if its kind can read it; else DTypeError or DefinitionError with the option."""
     if value is None:
         return None
-    from lamina.checks.kinds import Misfit, ModelType, refusal  # `lamina --help` needs none
-    from lamina.step.precision import ProductPrecision
+    from lamina.checks.kinds import Misfit, refusal
 
     name, where = parameter.opts[0].strip("-"), parameter.opts[0]
+    module, annotation = _ANNOTATIONS[name].split()
     try:
-        return (ModelType() if name == "dtype" else ProductPrecision()).read(value)
+        getattr(import_module(f"lamina.{module}"), annotation).__metadata__[0].read(value)
     except DTypeError as error:
         raise error.at(where) from None
     except Misfit as misfit:
         raise refusal(misfit, name, value, where=where) from None
+    return value
 
 
 def precision(note: str = "; overrides the file's") -> Callable[[Function], Function]:
@@ -65,9 +77,7 @@ def precision(note: str = "; overrides the file's") -> Callable[[Function], Func
 
     def decorate(command: Function) -> Function:
         for name, metavar, help in rows:
-            option = click.option(
-                name, metavar=metavar, callback=_read_precision, help=f"{help}{note}."
-            )
+            option = click.option(name, metavar=metavar, callback=checked, help=f"{help}{note}.")
             command = option(command)
         return command
 
@@ -89,11 +99,11 @@ targets = click.option(
 )
 
 
-def _read_gaps(_: click.Context, __: click.Parameter, value: str | None) -> str | float | None:
+def _read_gaps(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     try:
-        return None if value is None else float(value)
+        return None if value is None else checked(context, parameter, float(value))
     except ValueError:
-        return value
+        return checked(context, parameter, value)
 
 
 def _read_kinds(
@@ -152,6 +162,7 @@ _TABLE_OPTIONS = (
     click.option(
         "--delimiter",
         metavar="MARK",
+        callback=checked,
         help="The character between the cells of a table; by default the comma, semicolon, tab or "
         "bar that divides all rows alike.",
     ),

@@ -113,7 +113,7 @@ class Coding:
         Raises:
             DataError: for columns that are missing or of another kind, and for missing numbers.
         """
-        with errors_at("Coding"):
+        with errors_at(_path(frame) or "Coding"):
             if not self.columns:
                 return dataset_of_pictures(frame, self).inputs
             return _inputs(self, _table(self, frame, self.columns))
@@ -128,10 +128,15 @@ class Coding:
             DataError: as for `inputs`, and for targets that are missing or unknown.
         """
         target = () if self.target is None else (self.target,)
-        with errors_at("Coding"):
+        with errors_at(_path(frame) or "Coding"):
             if not self.columns:
                 return dataset_of_pictures(frame, self)
             return dataset_of_table(self, _table(self, frame, (*self.columns, *target)))
+
+
+def _path(frame: Any) -> str:
+    """The path of a table in a file, or of a folder; "" for other tables."""
+    return os.fsdecode(cast(Any, frame)) if isinstance(frame, str | os.PathLike) else ""
 
 
 def dataset_of_pictures(folder: Any, coding: Coding | None = None) -> Dataset:
@@ -238,10 +243,10 @@ def _table(coding: Coding, frame: Any, columns: tuple[Column, ...]) -> Mapping[s
         _require_columns(coding, names, rows[0])
         needed = [columns_in(row, names) for row in rows]
         return columns_of(needed if isinstance(frame, list) else needed[0])
-    if isinstance(frame, str | os.PathLike) and os.fspath(cast(Any, frame)):
-        path, kinds = Path(cast(Any, frame)), {column.name: column.kind for column in columns}
+    if path := _path(frame):
+        kinds = {column.name: column.kind for column in columns}
         delimiters = (coding.delimiter or "") + DELIMITERS
-        table = read_columns(path, kinds, "word", delimiters, coding.decimal)[0]
+        table = read_columns(Path(path), kinds, "word", delimiters, coding.decimal)[0]
     else:
         table = columns_of(frame)
     _require_columns(coding, names, table)
@@ -263,7 +268,7 @@ def _require_columns(coding: Coding, names: Sequence[str], columns: Collection[A
         raise DataError(
             "the column of targets is missing",
             facts=(("expected", absent[0]), ("found", column_names)),
-            advice="coding.inputs(frame) needs no targets.",
+            advice="Give a table with this column; coding.inputs(frame) needs no targets.",
         )
 
 

@@ -45,13 +45,14 @@ SUFFIXES = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suff
 _LONGEST_SIGNATURE = 8
 # The defaults of options of tables that are not None.
 _USUAL = {"words": "one-hot", "gaps": "error", "standardise": False}
+_TARGETS = "the name of a column or an array, the path of a file"
 _FORMATS = ".npz, .npy, .h5, IDX (also .gz), .csv, or a folder of pictures"
 
 
 @checked
 def load(
     path: PathLike,
-    targets: Annotated[PathLike | int, AnyOf((FilePath(), Whole()))] | None = None,
+    targets: Annotated[PathLike | int, AnyOf((FilePath(_TARGETS), Whole()))] | None = None,
     *,
     dtype: Floats | None = None,
     on_disk: Annotated[bool | None, OrNone(Flag())] = None,

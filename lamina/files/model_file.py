@@ -144,7 +144,10 @@ def _parse(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, st
         problem, facts = (error.problem, error.facts) if is_ours else (error.strerror or error, ())
         unread = f"the file cannot be read: {problem}"
         cause = None if is_ours else error
-        raise FileFormatError(unread, facts=facts, advice="Check the path.") from cause
+        if isinstance(error, FileNotFoundError):
+            facts = (("current folder", os.getcwd()),)
+        advice = "Check the path; a relative one counts from the current folder."
+        raise FileFormatError(unread, facts=facts, advice=advice) from cause
     read: Any = safetensors  # it has no types
     try:
         tensors: dict[str, Array] = {}
@@ -154,12 +157,9 @@ def _parse(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, st
         length = int.from_bytes(data[:8], "little")
         header: Any = json.loads(data[8 : 8 + length])
         metadata: dict[str, str] = header.get("__metadata__") or {}
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, *NONSENSE) as error:
         _require_no_pickle(data)
-        reason = f"{len(data):,} bytes that are not a safetensors file: {error}"
-        raise _of_another_kind(path, reason) from error
-    except (RecursionError, OverflowError, MemoryError) as error:
-        raise _of_another_kind(path, type(error).__name__) from error
+        raise _of_another_kind(path, data, error) from error
     return tensors, metadata
 
 
@@ -241,10 +241,15 @@ def _damaged(problem: str, content: str) -> FileFormatError:
     return FileFormatError(problem, facts=facts, advice=ADVICE)
 
 
-def _of_another_kind(path: str | os.PathLike[str], content: str) -> FileFormatError:
+def _of_another_kind(
+    path: str | os.PathLike[str], data: bytes, cause: Exception
+) -> FileFormatError:
     from lamina.data.load import SUFFIXES  # only errors need it
 
+    content = f"{len(data):,} bytes that are not a safetensors file: {cause}"
     error = _damaged("the file is damaged or of another kind", content)
+    if data[8:9] != b"{":
+        error.advice = "Give a file that model.save or lamina train has written."
     if Path(path).suffix.lower() in SUFFIXES:
         error.advice = "This is the name of a data file: lm.data.load(path) reads those, and "
         error.advice += "model.load_parameters takes dict(numpy.load(path))."

@@ -98,6 +98,8 @@ def unknown_attribute(owner: type | ModuleType, name: str) -> str:
         here = (theirs | ours).get(_folded(name), "")
     public = [attribute for attribute in dir(owner) if not attribute.startswith("_")]
     near = "" if here or not hasattr(owner, "__all__") else nearest(name, public)
+    if not here and owners == ["lamina"] and _folded(near) != _folded(name):
+        near = "" if (here := function_here(name)) else near
     if not here and not near:
         # A name of another framework, misspelt.
         elsewhere = {word for where in owners for word in spellings_by_owner().get(where, ())}
@@ -138,8 +140,8 @@ def word_here(word: str, kind: str) -> str:
 
 
 def _op(name: str) -> Callable[..., Any] | None:
-    """The function in `lamina.ops`, which whoever has a tensor has loaded."""
-    function = getattr(sys.modules.get("lamina.ops"), name, None)
+    """The function in `lamina.ops`."""
+    function = getattr(sys.modules["lamina"].ops, name, None)
     return function if callable(function) else None
 
 

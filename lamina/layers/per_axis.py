@@ -25,7 +25,7 @@ from lamina.checks.kinds import (
     refusal,
 )
 from lamina.errors import ShapeError
-from lamina.graph import Tensor, described
+from lamina.graph import LEAF, Tensor, described
 from lamina.layers.checks import origin_text, require_float
 from lamina.layers.layer import Layer
 
@@ -111,11 +111,18 @@ def check_image(layer: Layer, x: Tensor, rank: int) -> None:
     """Checks that a tensor has floats, and batch, channels and `rank` further axes."""
     names = ("length", "height, width", "depth, height, width")[rank - 1]
     if x.rank != rank + 2:
+        extents = ", ".join(map(str, (1, *x.shape[1:])))
+        shape = extents if x.rank == rank + 1 else f"channels, {names}"
+        advice = f"Put lm.Reshape({shape}) before it."
+        if x.rank > rank + 2:
+            advice = f"lm.{type(layer).__name__[:-2]}{x.rank - 2}d has as many axes."
+        elif x.op is LEAF:
+            advice = f"Write the channels in lm.Input as well: lm.Input({shape})."
         raise ShapeError(
             f"{type(layer).__name__} needs channels and {rank} further "
             f"{'axis' if rank == 1 else 'axes'}",
             facts=(("expected", f"f32[batch, channels, {names}]"), ("found", described(x))),
-            advice=f"Write the channels in lm.Input as well: lm.Input(1{', 28' * rank}).",
+            advice=advice,
         )
     require_float(layer, x)
 

@@ -43,13 +43,9 @@ from lamina.program.tf32 import rounded_to_tf32
 __all__ = ["cast", "recomputed", "round_to_tf32", "rounded", "stop_gradient"]
 
 
-def _cast_gradient(x: Tensor, _: Tensor, upstream: Tensor, dtype: DType) -> Gradients:
-    return (cast(upstream, x.dtype) if x.dtype.is_float and dtype.is_float else None,)
-
-
 @as_op(
     lambda x, dtype: (x.shape, dtype),
-    _cast_gradient,
+    lambda x, y, g, dtype: (cast(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,),
     lambda x, dtype: converted(x, dtype.numpy),
     scalar_primitive("cast"),
     (
@@ -116,10 +112,6 @@ def _infer_round_to_tf32(x: Tensor, *, stored: bool = False) -> Typed:
     return x.shape, x.dtype
 
 
-def _tf32_reference(x: Array, *, stored: bool = False) -> Array:
-    return rounded_to_tf32(x)
-
-
 def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
     return Sample((shape,), low=low, high=high, dtypes=("float32",), differentiable=False)
 
@@ -127,7 +119,7 @@ def _tf32_sample(*shape: int, low: float = -2.0, high: float = 2.0) -> Sample:
 @as_op(
     _infer_round_to_tf32,
     lambda x, y, g, stored=False: (g,),
-    _tf32_reference,
+    lambda x, stored=False: rounded_to_tf32(x),
     Elementwise(
         lambda node, operands: Apply(
             "as_tf32" if node.attributes.get("stored") else "round_to_tf32", operands, float32

@@ -24,7 +24,7 @@ from lamina.ops.conversion import numeric
 from lamina.ops.convolution_layouts import Axes, Layout, Pairs
 from lamina.ops.linalg import check_dtypes
 from lamina.ops.records import Given, Gradients, Typed, as_op, make_op
-from lamina.ops.windows import LARGEST_WINDOW
+from lamina.ops.windows import LARGEST_WINDOW, advice_on_extents
 
 __all__ = ["conv", "conv_transpose"]
 
@@ -69,7 +69,7 @@ def _infer_conv(x: Tensor, weight: Tensor, **numbers: Any) -> Typed:
                     ("window", f"{window.size} elements, from first to last {window.reach}"),
                     ("padding", f"{window.before} before and {window.after} after"),
                 ),
-                advice="Use a smaller window, less dilation, or padding.",
+                advice=advice_on_extents(x),
             )
         counts.append(window.count(extent))
     return (x.shape[0], axes.outputs, *counts), x.dtype

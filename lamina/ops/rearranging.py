@@ -31,6 +31,7 @@ from lamina.ops.arguments import (
     whole_of,
 )
 from lamina.ops.slicing import padded, slice_axis, sliced
+from lamina.ops.windows import advice_on_extents
 
 __all__ = ["chunk", "diag_embed", "diagonal", "eye", "linspace", "meshgrid", "moveaxis", "repeat"]
 __all__ += ["pad_with", "roll", "rot90", "swapaxes", "tile", "trace", "tril", "triu"]
@@ -393,7 +394,7 @@ def _pad_axis(x: Tensor, axis: int, before: int, after: int, mode: PadMode) -> T
                 ("expected", f"at most {most} on each side for mode {mode!r}"),
                 ("found", f"{before} before, {after} after"),
             ),
-            advice="Pad less, or in another mode.",
+            advice=advice_on_extents(x, "Pad less, or in another mode."),
         )
 
     def part(start: int, stop: int) -> Tensor:

@@ -17,7 +17,7 @@ from lamina.checks import checked_as_given as checked
 from lamina.checks.kinds import LARGEST, Flag, entries_of
 from lamina.checks.origin import located
 from lamina.errors import ShapeError
-from lamina.graph import Sample, Tensor, apply, described
+from lamina.graph import Sample, Tensor, apply, described, topological
 from lamina.graph.attributes import Axis, Element, Fields, Many, whole
 from lamina.ops.arguments import as_tensor, read, refused
 from lamina.ops.broadcast import broadcast_to, sum_axes
@@ -232,6 +232,17 @@ WINDOW = Fields(
 )
 
 
+def advice_on_extents(x: Tensor, advice: str = "") -> str:
+    """The advice where an axis is too short; another if channels of an input seem to be last."""
+    for node in topological([x]):
+        first, last = node.shape[1:-1], node.shape[-1:]
+        has_few = len(first) == x.rank - 2 > 0 and last[0] in (1, 3)
+        are_large = all(isinstance(extent, int) and extent > 4 for extent in first)
+        if node.attributes.get("role") == "input" and has_few and are_large:
+            return f"Channels come first: lm.Input({', '.join(map(str, last + first))})."
+    return advice or "Use a smaller window, less dilation, or padding."
+
+
 def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float = 0.0) -> Tensor:
     """All windows of a tensor along some axes, whose extents do not depend on the batch.
 
@@ -249,7 +260,7 @@ def windows(x: Tensor, axes: Sequence[int], along: Sequence[Window], fill: float
                         ("axis", f"{axis}, {window.before} + {extent} + {window.after} elements"),
                         ("window", f"{window.size} elements, from first to last {window.reach}"),
                     ),
-                    advice="Use a smaller window, less dilation, or padding.",
+                    advice=advice_on_extents(x),
                 )
             )
     if all(_is_tiling(extent, window) for extent, window in zip(extents, along, strict=True)):

@@ -142,6 +142,7 @@ class Checkpoint:
         except FileFormatError as error:
             another = "Give an older checkpoint, or leave resume out for a new fit"
             error.advice = error.advice.replace("Save the model again", another)
+            error.advice = error.advice.replace("model.save or lamina train", "fit(checkpoint=...)")
             raise
 
     @cached_property

@@ -372,6 +372,8 @@ net = lm.Network(inputs=[x], outputs=lm.Linear(3)(x) + lm.Linear(2)(x))
     ),
     ("check", "x = 1\n", "DefinitionError in wrong.py: the file defines no network"),
     ("check", "net = 3\n", "...found     net = 3"),
+    ("check", TABLE + "net = lm.Model(net)\n", "...at the end of the file: net = net.network"),
+    ("check", TABLE + "model, net = lm.Model(net), 3\n", "...of the file: net = model.network"),
     *(
         (
             command,

@@ -66,6 +66,11 @@ def test_new_rows_of_words_may_be_numbers_or_empty_and_other_columns_hold_anythi
     message = fail("predict", "net.safetensors", "--data", "b.csv")
     assert "the column 'n' is of another kind" in message
     assert "'many' in line 2" in message
+    write("b.csv", "house,y\n12a,1\n")
+    train = "train net.py --data a.csv --gaps mean --validation"
+    for command in ("predict net.safetensors --data", train):
+        message = fail(*command.split(), "b.csv")
+        assert message.startswith("DataError in b.csv: columns are missing\n  missing  n\n")
     rows = "".join(f"{number},12a,{number},?\n" for number in range(20))
     write("b.csv", f"id,house,n,y\n{rows}x,007,1,\n")
     assert len(predicted("b.csv").splitlines()) == 22
@@ -99,7 +104,13 @@ def test_wrong_options_of_tables_are_wrong_usage(folder):
     assert "digits is no table" in message
     assert run("train", "net.py", "--data", "a.csv", "--words", "hot").exit_code == 2
     table(folder, "a,y\n1,2\n")
-    assert "gaps must be" in fail("train", "net.py", "--data", "a.csv", "--gaps", "average")
+    for *option, text in (
+        ("--gaps", "average", "DefinitionError in --gaps: gaps must be one of 'error', "),
+        ("--delimiter", ";;", "DefinitionError in --delimiter: delimiter must be one character"),
+        ("--memory", "4 gigs", "DefinitionError in --memory: this is not an amount of memory"),
+    ):
+        command = "plan" if "--memory" in option else "train"
+        assert fail(command, "net.py", "--data", "a.csv", *option).startswith(text)
 
 
 def test_the_command_line_knows_the_classes(folder):

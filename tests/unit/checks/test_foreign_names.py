@@ -104,6 +104,10 @@ def test_every_name_is_refused_with_its_text(owner, instances):
     (lm.ops, "logsigmoid", "Here it is lm.LogSigmoid."),
     (lm.ops, "rms_norm", "Here it is lm.RMSNorm."),
     (lm.ops, "huber_loss", "Here it is lm.Huber()."),
+    # Functions of lm.ops, called on lm; but a layer of the same name comes first.
+    (lm, "cat", "Here it is lm.ops.concat(tensors, axis)."),
+    (lm, "isnan", "Here it is lm.ops.isnan."),
+    (lm, "conv2d", "Did you mean 'Conv2d'?"),
     (lm, "Dataloader", "lm.data.Dataset(inputs, targets); fit takes the batch size"),
 )
 def test_a_name_of_another_framework_is_refused_with_the_name_here(owner, name, text):

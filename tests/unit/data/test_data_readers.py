@@ -68,6 +68,9 @@ def test_other_names_of_npz_arrays_are_chosen_or_refused(tmp_path):
         "  found     a, b, c\n"
         "  Name the targets, load(path, targets='name'), or save the arrays as x and y."
     )
+    assert refused(LaminaError, load, path, targets=["z", "y"]).problem == (
+        "targets must be the name of a column or an array, the path of a file, or a whole number"
+    )
     error = fault(path, DataError, targets="z")
     assert dict(error.facts)["expected"] == "z and one array of inputs"
 

@@ -215,8 +215,11 @@ def test_networks_that_are_no_plain_data_cannot_be_saved(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_missing_files_folders_and_pipes_are_refused(tmp_path):
-    problem = refused(tmp_path / "missing").problem
-    assert problem == "the file cannot be read: No such file or directory"
+    assert str(refused(tmp_path / "missing")) == (
+        f"in {tmp_path / 'missing'}: the file cannot be read: No such file or directory\n"
+        f"  current folder  {os.getcwd()}\n"
+        "  Check the path; a relative one counts from the current folder."
+    )
     os.mkfifo(tmp_path / "pipe")  # which is not waited for
     for path, kind in ((tmp_path, "a folder"), (tmp_path / "pipe", "a pipe, socket or device")):
         error = refused(path)
@@ -235,6 +238,7 @@ def test_a_file_of_another_kind_is_refused(data, tmp_path):
     error = refused(tmp_path / "model")
     assert error.problem == ANOTHER
     assert error.facts[0] == ("expected", "a whole model file, as Model.save writes it")
+    assert error.advice == "Give a file that model.save or lamina train has written."
     np.savez(tmp_path / "train.npz", x=np.zeros((3, 2), "float32"))
     error = refused(tmp_path / "train.npz")
     assert error.problem == ANOTHER

@@ -388,6 +388,18 @@ SHAPES = [
         *("MaxPool1d needs channels and 1 further axis", "f32[batch, channels, length]"),
         "lm.Input(1, 28).",
     ),
+    (lambda: lm.Conv2d(4, 3)(lm.Linear(8)(x(8))), "Put lm.Reshape(channels, height, width) before"),
+    (lambda: lm.Conv1d(4, 3)(lm.ReLU()(x(8))), "Put lm.Reshape(1, 8) before it."),
+    (lambda: lm.AvgPool2d(2)(x(3, 8, 8, 8)), "lm.AvgPool3d has as many axes."),
+    # Channels last, as in Keras, where the window does not fit or a later one.
+    (lambda: lm.Conv2d(4, 3)(x(28, 28, 1)), "Channels come first: lm.Input(1, 28, 28)."),
+    (lambda: lm.MaxPool2d(2)(x(28, 20, 1)), "Channels come first: lm.Input(1, 28, 20)."),
+    (lambda: lm.Conv1d(4, 5)(x(99, 3)), "Channels come first: lm.Input(3, 99)."),
+    (lambda: lm.MaxPool2d(2)(lm.Conv2d(8, 3)(x(32, 32, 3))), "first: lm.Input(3, 32, 32)."),
+    (
+        lambda: lm.Conv2d(4, 3, padding=1, padding_mode="reflect")(x(28, 28, 1)),
+        *("axis 3 has too few elements", "Channels come first: lm.Input(1, 28, 28)."),
+    ),
     (
         lambda: lm.ConvTranspose3d(4, 3)(x(8, 8, 8)),
         *("ConvTranspose3d needs channels and 3 further axes", "depth, height, "),

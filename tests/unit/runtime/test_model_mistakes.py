@@ -75,11 +75,18 @@ def test_a_model_of_no_network_or_of_an_unknown_precision_is_refused():
     error = refused(DefinitionError, lm.Model, lm.Linear(3))
     assert error.facts == (("expected", "Network"), ("found", "Linear"))
     for make in (lm.Model, lambda net, dtype: net.plan(8, dtype=dtype)):
-        for dtype in ("mixed-float8", None, "int64"):
+        for dtype in ("mixed-float8", None, "int64", "float8", "flaot64"):
             error = refused(DTypeError, make, network(), dtype=dtype)
+            assert error.advice == "Write dtype='float64'." * (dtype == "flaot64")
             assert error.problem == "the parameters of a model are floating-point numbers"
             assert error.facts == (("expected", PRECISIONS), ("found", str(dtype)))
     assert error.where.startswith("Network.plan, dtype (test_model_mistakes.py:")
+    error = refused(DefinitionError, lm.Model, network(), amp=True)
+    assert error.advice == 'Here it is dtype: lm.Model(net, dtype="mixed").'
+    error = refused(
+        DefinitionError, lm.Model(network()).fit, (normal(8, 4), normal(8, 3)), amp=True
+    )
+    assert error.advice.startswith("The precision is chosen when the model is made: lm.Model(")
 
 
 COSINE = lm.schedules.Cosine(0.1, 100)
