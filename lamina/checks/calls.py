@@ -427,7 +427,6 @@ def kind_of(annotation: Any) -> Kind | None:
 
 _SIMPLE: dict[Any, Kind] = {bool: Flag(), int: Whole(), float: Number(), str: Text()}
 
-
 _ANY = inspect.Parameter.VAR_KEYWORD
 # Methods that Lamina calls with checked arguments; `check_target` runs in every training step.
 _INNER = {"forward", "check_target"}

@@ -95,5 +95,4 @@ def _facts_of(device: Device) -> Iterator[tuple[str, str]]:
 
 _SHARED = {None: "", True: ", shared with the host", False: ", its own"}
 
-
 _YES_OR_NO = {None: "", True: "yes", False: "no"}

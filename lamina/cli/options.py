@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,11 +100,10 @@ targets = click.option(
 )
 
 
-def _read_gaps(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    try:
-        return None if value is None else checked(context, parameter, float(value))
-    except ValueError:
-        return checked(context, parameter, value)
+def _read_gaps(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    with suppress(TypeError, ValueError):
+        return checked(context, parameter, float(value))
+    return checked(context, parameter, value)
 
 
 def _read_kinds(

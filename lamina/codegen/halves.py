@@ -31,9 +31,7 @@ def to_float(code: Builder, value: Value, dtype: DType) -> Value:
     if dtype == bfloat16:
         bits = code.convert("zext", value, "i32") << 16
         return code.convert("bitcast", bits, "float")
-    if code.module.halves:
-        return code.from_half(value)
-    return _from_float16(code, value)
+    return code.from_half(value) if code.module.halves else _from_float16(code, value)
 
 
 def _from_float16(code: Builder, value: Value) -> Value:
@@ -67,9 +65,7 @@ def rounded_to_half(code: Builder, value: Value, source: DType, target: DType) -
         return code.call(code.module.bfloat16, value.type.of("i16"), value)
     if target == bfloat16:
         return code.convert("trunc", bfloat16_bits(code, value) >> 16, "i16")
-    if code.module.halves:
-        return code.to_half(value)
-    return _to_float16(code, value)
+    return code.to_half(value) if code.module.halves else _to_float16(code, value)
 
 
 def bfloat16_bits(code: Builder, value: Value) -> Value:
@@ -144,9 +140,7 @@ def half_operation(scalar: Apply) -> tuple[str, tuple[Scalar, ...]] | None:
         return None
     halves = [_narrow(operand) for operand in wide.operands]
     operands = tuple(half for half in halves if half is not None)
-    if len(operands) < 2:
-        return None
-    return _OPERATIONS[wide.primitive], operands
+    return None if len(operands) < 2 else (_OPERATIONS[wide.primitive], operands)
 
 
 def _narrow(operand: Scalar) -> Scalar | None:

@@ -54,7 +54,6 @@ _POWER_LOG = (
     *(0.09523809523809523, 0.08695652173913043),
 )
 
-
 # 2/3 minus the nearest number of each format.
 _TWO_THIRDS_LACK = {"float": -1.9868214925130207e-08, "double": 3.700743415417188e-17}
 

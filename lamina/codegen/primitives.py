@@ -55,9 +55,7 @@ def is_unsigned(dtype: DType) -> bool:
 
 def from_memory(code: Builder, value: Value, dtype: DType) -> Value:
     """A loaded value, converted to its element in registers."""
-    if dtype.kind != "bool":
-        return value
-    return value.differs(0)
+    return value.differs(0) if dtype.kind == "bool" else value
 
 
 def to_memory(code: Builder, value: Value, dtype: DType) -> Value:

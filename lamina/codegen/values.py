@@ -68,7 +68,6 @@ I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 FLOAT, DOUBLE, POINTER = Type("float"), Type("double"), Type("ptr")
 TABLE, NUMBERS = Type("table"), Type("numbers")
 
-
 # An operator of values, and the same one with a number on the left.
 _Operators = tuple[Callable[["Value", "Operand"], "Value"], Callable[["Value", float], "Value"]]
 

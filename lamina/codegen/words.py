@@ -247,7 +247,6 @@ OPENCL = Words(
     ),
 )
 
-
 # Types of vectors in memory that are aligned like one element.
 _UNALIGNED = tuple(
     f"typedef {element}{lanes} __attribute__((aligned({size}))) {element}{lanes}_in_memory;"

@@ -186,9 +186,7 @@ def _add(node: Tensor) -> Tensor | None:
     left, right = node.operands
     if right.op is NEG:
         return ops.sub(left, right.operands[0])
-    if left.op is NEG:
-        return ops.sub(right, left.operands[0])
-    return None
+    return ops.sub(right, left.operands[0]) if left.op is NEG else None
 
 
 def _multiply_add(node: Tensor) -> Tensor | None:

@@ -178,9 +178,7 @@ def _read_file(path: Path, targets: PathLike | int | None) -> Pair:
     if kind == "hdf5":
         return read_hdf5(path, name)
     inputs = _read_array(path, kind)
-    if name is None:
-        return inputs, None
-    return inputs, _read_targets(Path(name))
+    return inputs, None if name is None else _read_targets(Path(name))
 
 
 def _read_targets(path: Path) -> Array:

@@ -165,9 +165,7 @@ def as_data(
         return value if isinstance(value, Stream) else Stream(value)
     dataset = as_dataset(value)
     _require_coded(dataset, coding, is_training=is_training)
-    if not dataset.is_sparse:
-        return dataset
-    return Stream(SparseRows(dataset))
+    return Stream(SparseRows(dataset)) if dataset.is_sparse else dataset
 
 
 def _require_coded(dataset: Dataset, coding: Coding | None, *, is_training: bool = False) -> None:

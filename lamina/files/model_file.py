@@ -159,7 +159,7 @@ def _parse(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, st
         metadata: dict[str, str] = header.get("__metadata__") or {}
     except (SafetensorError, *NONSENSE) as error:
         _require_no_pickle(data)
-        raise _of_another_kind(path, data, error) from error
+        raise _of_another_kind(Path(path).suffix, data, error) from error
     return tensors, metadata
 
 
@@ -241,16 +241,14 @@ def _damaged(problem: str, content: str) -> FileFormatError:
     return FileFormatError(problem, facts=facts, advice=ADVICE)
 
 
-def _of_another_kind(
-    path: str | os.PathLike[str], data: bytes, cause: Exception
-) -> FileFormatError:
+def _of_another_kind(suffix: str, data: bytes, cause: Exception) -> FileFormatError:
     from lamina.data.load import SUFFIXES  # only errors need it
 
     content = f"{len(data):,} bytes that are not a safetensors file: {cause}"
     error = _damaged("the file is damaged or of another kind", content)
     if data[8:9] != b"{":
         error.advice = "Give a file that model.save or lamina train has written."
-    if Path(path).suffix.lower() in SUFFIXES:
+    if suffix.lower() in SUFFIXES:
         error.advice = "This is the name of a data file: lm.data.load(path) reads those, and "
         error.advice += "model.load_parameters takes dict(numpy.load(path))."
     return error

@@ -256,9 +256,7 @@ def _tried(step: TunedStep, over: str) -> Iterator[tuple[str, ...]]:
 def _heads(program: Program) -> Iterator[tuple[str, str, str, str]]:
     """Number, name, kind and extents of each step."""
     for number, step in enumerate(program.steps):
-        kind = type(step).__name__.lower()
-        if number < program.prepared:
-            kind = "preparation"
+        kind = "preparation" if number < program.prepared else type(step).__name__.lower()
         if isinstance(step, Contraction) and unrounded(step) is not None:
             kind = "contraction in TF32"
         # Names begin with their number, which makes them unique.

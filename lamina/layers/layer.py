@@ -51,7 +51,6 @@ from lamina.layers.scope import BUILDING, Record, Scope
 
 __all__ = ["Input", "Layer"]
 
-
 # Words that are joined by dots. The first does not begin with a digit: numbers are the names of
 # layers without a name.
 _NAME = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*", re.ASCII)
@@ -344,7 +343,6 @@ LAYER = Op(
 RESULT = Op(
     *("result", _infer_result, None, no_reference, LoweringRule()), attributes={"number": whole(1)}
 )
-
 
 # The name of the leaf of an input that was given none: no user's name has parentheses.
 UNNAMED = "(input)"

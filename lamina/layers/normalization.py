@@ -362,9 +362,7 @@ def _affine(scope: Scope, x: Tensor, axes: Sequence[int], *, bias: bool = True) 
     """x weight + bias, with parameters of the extents of these axes."""
     extents, shape = static(tuple(x.shape[axis] for axis in axes)), _along(x, axes)
     y = x * ops.reshape(scope.parameter("weight", extents, Constant(1.0)), shape)
-    if not bias:
-        return y
-    return y + ops.reshape(scope.parameter("bias", extents, Zeros()), shape)
+    return y if not bias else y + ops.reshape(scope.parameter("bias", extents, Zeros()), shape)
 
 
 def _along(x: Tensor, axes: Sequence[int]) -> list[int]:

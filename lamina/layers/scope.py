@@ -48,7 +48,6 @@ class Initializer(Protocol):
 
 Regularizer = Callable[[Tensor], Tensor]
 
-
 Dimensions = Annotated[Shape, Row(Extent(), example="x.shape")]
 # Dimensions of a parameter or a state. `_variable` refuses one that depends on the batch.
 Extents = Annotated[tuple[int, ...], Row(Extent(), example="(10, 3)")]

@@ -70,6 +70,4 @@ class TiedLinear(Layer):
             )
         require_float(self, x)
         y = ops.matmul(x, weight)
-        if not self.bias:
-            return y
-        return y + parameter_of(self, scope, "bias", (results,), Zeros())
+        return y if not self.bias else y + parameter_of(self, scope, "bias", (results,), Zeros())

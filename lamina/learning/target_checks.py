@@ -243,7 +243,6 @@ def check_one_class(metric: object, array: Array, advice: str) -> None:
 # Of the sum of shares, which may be rounded to 16 bits.
 _SHARE_TOLERANCE = 0.01
 
-
 # One for each class.
 Weights = Annotated[Sequence[float], Row(Number("[0, inf)"), example="[1.0, 2.0, 0.5]")]
 

@@ -131,9 +131,7 @@ _Tree = int | tuple["_Tree", "_Tree"]
 
 
 def _postorder(tree: _Tree) -> list[tuple[_Tree, _Tree]]:
-    if isinstance(tree, int):
-        return []
-    return [*_postorder(tree[0]), *_postorder(tree[1]), tree]
+    return [] if isinstance(tree, int) else [*_postorder(tree[0]), *_postorder(tree[1]), tree]
 
 
 def _best_tree(letters: Sequence[set[str]], output: set[str], sizes: dict[str, int]) -> _Tree:

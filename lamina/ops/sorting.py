@@ -42,10 +42,8 @@ def _order_reference(x: Array, axis: int, descending: bool) -> Array:
 def _key(node: Tensor, x: Scalar) -> Scalar:
     if x.dtype.is_float:
         key = Apply("sort_key", (x,), int64 if x.dtype == float64 else int32)
-    elif x.dtype in (int32, int64):
-        key = x
     else:
-        key = Apply("cast", (x,), int32)
+        key = x if x.dtype in (int32, int64) else Apply("cast", (x,), int32)
     if node.attributes["descending"]:
         # All bits inverted, so that no key overflows.
         key = Apply("subtract", (Literal(-1, key.dtype), key), key.dtype)

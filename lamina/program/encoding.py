@@ -178,7 +178,6 @@ _FIELDS: Mapping[int, Callable[[object], tuple[object, ...]]] = {
     kind: _values_of(record) for record, kind in _KINDS.items()
 }
 
-
 _MAKERS: tuple[Callable[..., object], ...] = (lambda *elements: elements, as_dtype, *_RECORDS)
 
 

@@ -67,7 +67,6 @@ PRIMITIVES: dict[str, int] = {
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"), 2),
 }
 
-
 # The primitives that change an element to one that another format has, and zero to zero. The view
 # of a contraction's operand is a load through any number of them.
 CONVERSIONS = frozenset(("cast", "round_to_tf32", "as_tf32"))

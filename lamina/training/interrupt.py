@@ -16,7 +16,6 @@ from typing import ClassVar, TypeAlias
 # The result of signal.getsignal.
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
-
 # After a Ctrl-C that ended work without an exception, another one within so many seconds raises.
 _REPEATED_SECONDS = 1.0
 

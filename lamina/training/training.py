@@ -48,7 +48,6 @@ from lamina.training.rates import LearningRates
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
 PIECE_SECONDS = 0.05
 
-
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
 _Exact = tuple[tuple[Any, ...], Callable[[Any], object] | None]
 

@@ -53,7 +53,6 @@ INTERPRETER_ROUNDING = 10
 # So deviations are divided by at least this fraction of the largest gradient of the network.
 NEGLIGIBLE = 1e-4
 
-
 _NETWORK = Instance(
     Network, "a network is verified", "A model has one: lm.verify(model.network, loss)."
 )

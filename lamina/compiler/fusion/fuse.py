@@ -56,7 +56,6 @@ ANCHOR_PASSES: tuple[Pass, ...] = (
     readable,
 )
 
-
 # The passes that join anchors, in the order in which they run: the largest savings come first.
 JOIN_PASSES: tuple[Callable[[Groups], None], ...] = (join_producers, join_siblings, join_small)
 

@@ -18,7 +18,6 @@ from lamina.engines.gpu.driver import refused_kernel
 # and CUDA's runtime are left out, whose declarations take a third of the time of a small program.
 OPTIONS = ("--std=c++17", "--fmad=false", "--minimal")
 
-
 # The first line of a kernel, with its name.
 _KERNEL = re.compile(r'^extern "C" __global__ .*?\bvoid (\w+)\(', re.MULTILINE)
 # A function that kernels call, with its name, or its declaration. The head of texts has others.

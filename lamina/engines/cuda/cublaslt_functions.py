@@ -30,7 +30,6 @@ REDUCTION_SCHEME_COMPUTE_TYPE = 2
 # cublasLtEpilogue_t
 EPILOGUE_BIAS = 4
 
-
 # cublasLtMatmulAlgo_t, which has the same meaning in all processes with this version of the library
 AlgorithmData = ctypes.c_uint64 * 8
 

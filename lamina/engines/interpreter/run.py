@@ -50,7 +50,6 @@ Flat = Mapping[str, Array]
 # The iteration of a repeated step, by the axis of the recurrence.
 Iteration = Mapping[Axis, int]
 
-
 # The number of workers to which the points of a step are assigned, and of chunks to which the inner
 # points of a write are assigned.
 WORKERS = 3

@@ -21,7 +21,6 @@ from lamina.foreign import nearest
 _LEAST_VERSION = (1, 2)
 _UPDATE = "Update the driver, or install another one: docs/opencl.md lists them by hardware."
 
-
 # A driver that fails to list its devices has no handle.
 Found = FoundDevice[cl.Device | None]
 

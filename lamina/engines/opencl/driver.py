@@ -57,7 +57,6 @@ class Buffer:
 
 _Launches = tuple[tuple[Kernel, int | None], ...]
 
-
 # Launches that are run many times: it enqueues all of them, without Python in between.
 _Sequence = Callable[[], object]
 
