@@ -120,11 +120,7 @@ def target_of(name: str) -> Target:
 
 
 def device_of(name: str) -> Device:
-    """The device of the engine of that name.
-
-    Raises:
-        EngineError: if there is no such engine, or its device is missing.
-    """
+    """The device of the engine of that name; EngineError if there is none, or it is missing."""
     return open_engine(name).device
 
 

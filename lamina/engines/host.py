@@ -170,11 +170,7 @@ def host_arena(arena: Arena | None) -> HostArena:
 
 
 def aligned(size: int) -> Array:
-    """`size` bytes of zeros that start at a cache line.
-
-    Raises:
-        EngineError: if the system refuses them.
-    """
+    """`size` bytes of zeros that start at a cache line; EngineError if the system refuses them."""
     try:
         block = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
     except (MemoryError, OverflowError, ValueError) as error:

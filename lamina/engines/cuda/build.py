@@ -108,11 +108,7 @@ def _architectures(api: Cuda) -> tuple[int, ...]:
 
 
 def compiled(api: Cuda, architecture: str, text: str) -> bytes:
-    """The machine code of a text, compiled now.
-
-    Raises:
-        InternalError: with the compiler's log, if it refuses the text.
-    """
+    """The machine code of a text, compiled now; InternalError, with the log, if it is refused."""
     nvrtc = api.nvrtc
     program = nvrtc.nvrtcCreateProgram(text.encode(), b"lamina.cu", 0, [], [])
     try:

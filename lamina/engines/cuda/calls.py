@@ -122,11 +122,7 @@ def made_of(
 
 @cache
 def cuda() -> Cuda:
-    """The driver and the compiler of this machine.
-
-    Raises:
-        EngineError: if a package is missing, or the driver.
-    """
+    """The driver and the compiler of this machine; EngineError if one, or a package, is missing."""
     api = made_of(*packages(), cublaslt_library, missing_packages)
     try:
         api.driver.cuInit(0)

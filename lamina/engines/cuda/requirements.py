@@ -140,11 +140,7 @@ def _path_of(library: str) -> str:
 
 
 def cublaslt_library() -> ctypes.CDLL:
-    """The library cuBLASLt.
-
-    Raises:
-        EngineError: with the package to install.
-    """
+    """The library cuBLASLt; EngineError, with the package to install, if it is missing."""
     try:
         return functions_of(ctypes.CDLL(_path_of("cublasLt")))
     except _UNLOADED as error:

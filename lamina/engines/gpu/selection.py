@@ -114,11 +114,7 @@ class OwnProcess:
             yield
 
     def require(self) -> None:
-        """Refuses a forked process.
-
-        Raises:
-            EngineError: with the alternatives.
-        """
+        """Refuses a forked process: EngineError, with the alternatives."""
         if self.was_forked:
             raise EngineError(
                 f"{self._language} cannot be used in a process that was forked from one that has "

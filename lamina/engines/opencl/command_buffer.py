@@ -89,11 +89,7 @@ class CommandBuffers:
     def record(
         self, queue: cl.CommandQueue, launches: Sequence[tuple[Kernel, int | None]]
     ) -> CommandBuffer:
-        """Records launches, each with its number if it has one.
-
-        Raises:
-            pyopencl.Error: if the driver refuses them.
-        """
+        """Records launches, with their numbers; pyopencl.Error if the driver refuses them."""
         queues = (ctypes.c_void_p * 1)(queue.int_ptr)
         flags = (ctypes.c_uint64 * 3)(_FLAGS, _IS_ENQUEUED_AGAIN, 0)
         status = ctypes.c_int()

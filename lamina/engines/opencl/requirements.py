@@ -26,11 +26,7 @@ RUSTICL_ADVICE = (
 
 
 def require_package() -> None:
-    """Checks that pyopencl can be imported.
-
-    Raises:
-        EngineError: with the package to install.
-    """
+    """Raises EngineError, with the package to install, if pyopencl cannot be imported."""
     try:
         import pyopencl as pyopencl
     except ImportError as error:
