@@ -248,8 +248,8 @@ class Model(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: floats, or arrays such as a confusion matrix.
         """
-        measured, examples = as_metrics(metrics), as_data(data, self.coding)
-        arguments = self._parameters, examples, as_loss(loss), measured
+        examples, loss, measured = as_data(data, self.coding), as_loss(loss), as_metrics(metrics)
+        arguments = self._parameters, examples, loss, measured
         with evaluating(*arguments, batch_size=batch_size) as measure:
             assert measure is not None
             return summary(measure(), measured)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import FrozenInstanceError
 from functools import partial, wraps
+from itertools import pairwise
 from traceback import extract_tb
 from types import FunctionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
@@ -45,6 +46,7 @@ from lamina.checks.kinds import (
     Text,
     Whole,
     Word,
+    is_data,
     read_each,
     refusal,
     shown,
@@ -257,11 +259,11 @@ class Interface:
             advice = spelling([f"{self.name}()"], f"{lacking}=missing")
         else:
             positional = values[1:] if method else values
-            pair = positional[:2]
-            if len(pair) > 1 and all(
-                isinstance(value, list | dict) or hasattr(value, "__array__") for value in pair
-            ):
-                advice = spelling([f"({option})" for option in self.accepted], "targets")
+            pairs = [pair for pair in pairwise(positional) if all(map(is_data, pair))]
+            if pairs:
+                tuples = all(isinstance(value, tuple) for value in pairs[0])
+                names = [f"({option})" for option in self.accepted]
+                advice = spelling(names, "tuples" if tuples else "targets")
             if not advice and problem.startswith("too many positional"):
                 if self.owner is not None:
                     facts += (("found", self.text(values, options)),)

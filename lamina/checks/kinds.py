@@ -455,6 +455,14 @@ def read_with_kinds(
     return values if same else make(plain)
 
 
+def is_data(value: Any) -> bool:
+    """Whether it is an array, or a list, tuple or dict of arrays, numbers or words."""
+    if not isinstance(value, list | tuple | dict):
+        return hasattr(value, "shape")
+    entries = cast(Any, value.values() if isinstance(value, dict) else value)
+    return all(isinstance(entry, int | float | str) or is_data(entry) for entry in entries)
+
+
 def entries_of(value: object) -> tuple[Any, ...] | None:
     """The entries of a list, a tuple, a range or an array with axes; None for anything else.
 

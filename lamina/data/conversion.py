@@ -91,7 +91,8 @@ def to_array(value: Any, problem: str) -> Array:
         elif hasattr(value, "__dlpack__"):
             advice = "Copy it to the computer's memory first."
         elif isinstance(value, list) and all(hasattr(item, "shape") for item in cast(Any, value)):
-            advice = "Several inputs make a tuple: (a, b). All examples of one have the same shape."
+            role = "targets" if "targets" in problem else "inputs"
+            advice = f"Several {role} make a tuple: (a, b). Examples of one have the same shape."
         facts = (("expected", "rows of equal length"), ("found", str(error)))
         raise DataError(problem, facts=facts, advice=advice) from None
 
@@ -123,11 +124,7 @@ def _of_frame(frame: Any, array: Array) -> Array:
 
 
 def rounded_to(array: Array, dtype: DType, name: str) -> Array:
-    """Numbers as another float type, rounded to the nearest.
-
-    Raises:
-        DataError: if a finite number becomes infinite.
-    """
+    """Numbers rounded to another float type; DataError if a finite number becomes infinite."""
     if array.dtype == dtype.numpy:
         return array
     with np.errstate(over="ignore"):

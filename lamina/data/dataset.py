@@ -145,7 +145,7 @@ class Dataset(Named, metaclass=Called):
                         (name, f"{value.shape[0]:,} examples, {full_text(value)}"),
                     ),
                     advice="The first axis counts the examples; its extent must be the same in all "
-                    "arrays. Pass several inputs as a tuple, or as a dict by their names.",
+                    "arrays. Pass several inputs or targets as a tuple, or a dict by their names.",
                 )
 
     @classmethod

@@ -99,10 +99,15 @@ class ByOutput(Sourced):
         have_losses = factors is not None and all(losses.get(key) is not None for key in factors)
         listed = not isinstance(self.factors, list | tuple) or len(self.factors) == len(losses)
         if factors is None or not have_losses or not listed:
+            first, *others = [key for key, loss in losses.items() if loss is not None]
+            keys = "names" if isinstance(self.losses, Mapping) else "numbers"
+            advice = f"Give a dict by {keys} of losses: factors={{{first!r}: 0.5}}. Others are 1."
+            if keys == "numbers" and len(others) + 1 == len(losses):
+                advice = "Give a list with one factor for each loss."
             raise DefinitionError(
                 "the factors do not fit the losses",
                 facts=(("losses", ", ".join(map(str, losses))), ("factors", repr(self.factors))),
-                advice="Give one factor for each loss: a dict with the same names, or a list.",
+                advice=advice,
             )
         for key, factor in factors.items():
             try:
@@ -152,7 +157,9 @@ def _entries(values: Any) -> dict[Any, Any] | None:
 def as_loss(loss: Any) -> Loss:
     """A loss; of a dict or a list of losses, one that has them by output."""
     several = isinstance(loss, Mapping | list | tuple)
-    return cast(Loss, ByOutput(cast(Any, loss))) if several else loss
+    loss = ByOutput(cast(Any, loss)) if several else loss
+    check_loss(loss)
+    return cast(Loss, loss)
 
 
 def terms_of(loss: Loss, names: Sequence[str]) -> tuple[LossTerm, ...]:
@@ -177,7 +184,7 @@ def options_of(
     if loss is None or optimizer is None:
         raise DefinitionError(
             "a training step needs both a loss and an optimizer",
-            facts=(("loss", repr(as_loss(loss))), ("optimizer", repr(optimizer))),
+            facts=(("loss", repr(loss)), ("optimizer", repr(optimizer))),
             where=where,
             advice="Give both, or neither for inference.",
         )

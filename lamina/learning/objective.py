@@ -11,7 +11,7 @@ from lamina import ops
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType, Size, float32, shape_text
 from lamina.checks.origin import Origin, labelled, warn
-from lamina.errors import DataError, DefinitionError, DTypeError, LaminaError, ShapeError
+from lamina.errors import DataError, DefinitionError, DTypeError, ShapeError
 from lamina.graph import Tensor, described, leaf
 from lamina.graph.tensor import Tensors
 from lamina.layers.scope import BUILDING, IndexLimit, partners
@@ -148,14 +148,12 @@ def objective(
     checks: list[TargetCheck] = []
     for pair in compared:
         term = pair.term
-        checks += _check(term.loss, pair.numbers, trace.outputs[term.output or 0])
+        of_target = partial(_of_target, pair.numbers, term.name, len(leaves))
+        checks += _check(term.loss, pair.numbers, trace.outputs[term.output or 0], of_target)
         element_weights = pair.weights
         if classes is not None:
-            element_weights = _with_classes(classes, pair, len(trace.outputs))
-        try:
-            value, divisor = _value(pair, trace, element_weights)
-        except (DTypeError, ShapeError) as error:
-            raise _of_one_target(error, pair, len(leaves)) from None
+            element_weights = _with_classes(classes, pair, len(trace.outputs), len(leaves))
+        value, divisor = of_target(_value)(pair, trace, element_weights)
         if divisor is not None:
             outputs.append((f"divisor.{term.name}", divisor))
         if term.name:
@@ -180,22 +178,31 @@ def objective(
     )
 
 
-def _check(owner: object, numbers: Sequence[int], prediction: Any) -> list[TargetCheck]:
+def _check(
+    owner: object, numbers: Sequence[int], prediction: Any, of_target: Callable[[Any], Any]
+) -> list[TargetCheck]:
     """The check of targets by a loss or a metric, if it has one."""
     check = getattr(owner, "check_target", None)
     if check is None or not numbers or not isinstance(prediction, Tensor):
         return []
-    return [(tuple(numbers), partial(check, prediction_shape=prediction.shape))]
+    return [(tuple(numbers), of_target(partial(check, prediction_shape=prediction.shape)))]
 
 
-def _of_one_target(error: LaminaError, pair: _Compared, count: int) -> LaminaError:
-    """The error of a loss, with the name of the target that it is about."""
-    if count > 1 and len(pair.numbers) == 1:
-        number = pair.numbers[0]
-        error.facts += (("target", f"y[{number}], of the output {pair.term.name!r}"),)
-        # The advice is written for a single target y.
-        error.advice = re.sub(r"\by(?=[.\[])", f"y[{number}]", error.advice)
-    return error
+def _of_target(numbers: Sequence[int], output: str, count: int, function: Any) -> Any:
+    """The function of a loss or metric; its errors name its target if that is one of several."""
+    if count == 1 or len(numbers) != 1:
+        return function
+
+    def named(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except (DataError, DTypeError, ShapeError) as error:
+            error.facts += (("target", f"y[{numbers[0]}], of the output {output!r}"),)
+            # The advice is written for a single target y.
+            error.advice = re.sub(r"\by(?=[.\[]| [>+-] )", f"y[{numbers[0]}]", error.advice)
+            raise
+
+    return named
 
 
 def added(terms: Sequence[Tensor]) -> Tensor:
@@ -302,13 +309,13 @@ def _cast(target: Tensor, dtype: DType) -> Tensor:
     return ops.cast(target, dtype) if target.dtype.is_float else target
 
 
-def _with_classes(classes: ClassWeights, pair: _Compared, outputs: int) -> Tensor:
+def _with_classes(classes: ClassWeights, pair: _Compared, outputs: int, targets: int) -> Tensor:
     """The weights of the examples times the weights of their classes."""
     target, weights = pair.target, pair.weights
     if pair.term.output is not None or not isinstance(target, Tensor) or outputs != 1:
         raise DefinitionError(
             "weights of classes need one output and one target",
-            facts=(("outputs", str(outputs)), ("target", repr(target))),
+            facts=(("outputs", str(outputs)), ("targets", str(targets))),
             where="class_weights",
             advice="Give them to the loss of an output: lm.CrossEntropy(class_weights=[...]).",
         )
@@ -400,17 +407,24 @@ def _measured(
             target, weights = _of_output(position, compared, targets, len(outputs))
         single = isinstance(prediction, Tensor) and isinstance(target, Tensor)
         if not single and not getattr(inner, "takes_several", False):
+            advice = "A metric that takes tuples has `takes_several = True`."
+            if target is None:
+                advice = "Give targets, and a loss for each output that has metrics."
+            elif len(outputs) > 1 and not name:
+                advice = (
+                    f"Give the metrics by output: metrics={{{names[0]!r}: [...], ...}}. {advice}"
+                )
             raise DefinitionError(
                 "a metric compares one output with one target",
-                facts=(("outputs", str(len(outputs))), ("target", repr(target))),
+                facts=(("outputs", ", ".join(names)), ("targets", str(len(targets)))),
                 where=type(inner).__name__,
-                advice="Give the metrics by output: metrics={'classes': [lm.Accuracy()]}. A metric "
-                "that takes tuples has `takes_several = True`.",
+                advice=advice,
             )
         with labelled(Origin(f"metric{number}")):
             statistics = _statistics(metric, inner, prediction, target, weights)
         numbers = [position for position, tensor in enumerate(targets) if tensor is target]
-        checks += _check(inner, numbers, prediction)
+        of_target = partial(_of_target, numbers, name, len(targets))
+        checks += _check(inner, numbers, prediction, of_target)
         terms = (pair.term for pair in compared)
         loss = next((term.loss for term in terms if term.output is None or term.name == name), None)
         _warn_of(_doubt_of_ignored(inner, loss), inner, name)

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Protocol, cast
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType, Shape, as_whole
 from lamina.checks import Called
-from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole
+from lamina.checks.kinds import HIGHEST, Kind, Misfit, Operands, OrNone, Whole, is_data
 from lamina.errors import DefinitionError
-from lamina.foreign import advice_on_object, word_here
+from lamina.foreign import advice_on_object, spelling, word_here
 from lamina.graph import Tensor
 
 # Called with the prediction (a tuple where the network has several outputs) and the target.
@@ -126,8 +126,7 @@ def check_loss(loss: object, where: str = "loss") -> None:
     callable_here = callable(loss) and not advice_on_object(loss)
     if isinstance(loss, type) or not (callable_here or hasattr(loss, "terms")):
         expected = "lm.CrossEntropy(), or a function of (prediction, target)"
-        data = isinstance(loss, list | tuple) or hasattr(loss, "__array__")
-        advice = "Inputs and targets are one argument, a pair: (x, y)." if data else ""
+        advice = spelling(["(data)"], "targets") if is_data(loss) else ""
         raise wrong_argument(where, "a loss", expected, cast(object, loss), advice)
     check_order(loss, where)
 

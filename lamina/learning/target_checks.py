@@ -36,11 +36,11 @@ def matched(prediction: Tensor, target: Tensor) -> Tensor:
 def class_count(prediction: Tensor, least: int = 2) -> int:
     """The number of classes of a loss: the extent of the prediction's axis 1."""
     _require_float(prediction)
-    return counted_classes(prediction, "lm.BCEWithLogits(), for quantities lm.MSE()", least)
+    return counted_classes(prediction, "lm.BCEWithLogits()", "lm.MSE()", least)
 
 
-def counted_classes(prediction: Tensor, of_one_number: str, least: int = 2) -> int:
-    """The extent of axis 1; the advice says what measures two classes given as one number."""
+def counted_classes(prediction: Tensor, of_one_number: str, loss: str = "", least: int = 2) -> int:
+    """The extent of axis 1; the advice says what measures one number, in a metric or a loss."""
     classes = prediction.shape[1] if prediction.rank > 1 else None
     if not isinstance(classes, int) or classes < least:
         advice = "Give every example one score for each class. "
@@ -52,7 +52,8 @@ def counted_classes(prediction: Tensor, of_one_number: str, least: int = 2) -> i
             if least < 2
             else "the prediction has no axis of at least two classes",
             facts=(("expected", "[batch, classes, ...]"), ("found", described(prediction))),
-            advice=f"{advice}For two classes as one number use {of_one_number}.",
+            advice=f"{advice}For two classes as one number use {of_one_number}, for quantities "
+            f"{loss or 'lm.R2() or lm.MeanAbsoluteError()'}.",
         )
     return classes
 
@@ -124,8 +125,8 @@ def unfit(prediction: Tensor, target: Tensor, shape: Shape, dtype: DType) -> Sha
         )
     elif target.dtype.kind == "int" and target.shape == label_shape(prediction):
         advice = (
-            "Class numbers are for lm.CrossEntropy(). For quantities end in lm.Linear(1), and give "
-            "the targets a last axis: y[..., None]."
+            "Class numbers are for the loss lm.CrossEntropy() and the metric lm.Accuracy(). For "
+            "quantities end in lm.Linear(1), and give the targets a last axis: y[..., None]."
         )
     else:
         advice = "Change the last layer of the network so that it gives the shape of the targets."
@@ -164,7 +165,7 @@ def check_labels(
     if not isinstance(classes, int) or are_indices(array, classes):
         return
     largest = int(array.max())
-    advice = f"The network has {classes} outputs: number the classes from 0, "
+    advice = f"The prediction has {classes} classes: number them from 0, "
     if _are_signs(array):
         advice = "Number the classes from 0: convert -1 and 1 by (y > 0).astype('int64')."
     elif largest >= classes:

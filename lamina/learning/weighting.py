@@ -91,7 +91,7 @@ def check_weights(array: Array, name: str) -> None:
     index = tuple(np.argwhere(~fits)[0])
     weight = f"{array[index]} at example {index[0]}"
     raise DataError(
-        f"{name} is not a weight everywhere",
+        f"{name} has numbers that are negative or not finite",
         facts=(("expected", "0 or more, finite"), ("found", weight)),
         where="weights",
         advice="An example of weight 0 does not count.",

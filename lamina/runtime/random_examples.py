@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lamina.base.shapes import Array, DType, bind, size_of
+from lamina.base.shapes import Array, DType, bind, shape_text, size_of
 from lamina.data import Dataset
 from lamina.errors import DataError
 from lamina.learning.protocols import Loss
@@ -28,9 +28,10 @@ def random_examples(
     inputs: list[Array] = []
     for number, tensor in enumerate(network.inputs):
         if not tensor.dtype.is_float:
+            label = repr(network.input_names[number] or number)
             raise DataError(
                 "random examples cannot be made for an input of integers",
-                facts=(("input", repr(tensor)),),
+                facts=(("input", f"{label}, {shape_text(tensor.shape, tensor.dtype)}"),),
                 where=where,
                 advice=f"Give some: {where}(..., data=(x, y)), "
                 f"or lamina {where} FILE.py --data DATA.",

@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType
+from lamina.checks.kinds import is_data
 from lamina.errors import DataError
 from lamina.foreign import nearest
 from lamina.graph import Tensor
@@ -53,7 +54,9 @@ class Names:
 
     @property
     def labels(self) -> list[str]:
-        """`"input 'image'"`, or `"input 0"` for one without a name."""
+        """`"input 'image'"`, or `"input 0"` for one without a name; weights are of outputs."""
+        if self.role == "weight":
+            return ["the array of weights" + f" of {n!r}" * (n is not None) for n in self.each]
         return [
             f"{self.role} {n}" if name is None or not self.shown else f"{self.role} {name!r}"
             for n, name in enumerate(self.each)
@@ -114,10 +117,11 @@ def as_arrays(value: Any, names: Names) -> tuple[Any, ...]:
     if isinstance(value, tuple) or (isinstance(value, list) and count > 1):
         arrays = tuple(cast(Sequence[Any], value))
     if len(arrays) != count:
-        data = all(isinstance(array, list) or hasattr(array, "__array__") for array in arrays)
         advice = f"Give a tuple with one array for each {role}."
-        if role == "input" and data and len(arrays) == 2 * count:
+        if role == "input" and all(map(is_data, arrays)) and len(arrays) == 2 * count:
             advice += " Targets are an argument of their own: Dataset(x, y), step(x, y)."
+        elif role == "input" and 0 < len(arrays) < count:
+            advice += " With targets: ((a, b), y)."
         raise DataError(
             f"the network has another number of {role}s",
             facts=(("expected", str(count)), ("found", str(len(arrays)))),

@@ -214,8 +214,7 @@ class BatchRunner(Named):
         for positions, check in self._target_checks:
             targets = tuple([arrays[len(self._wanted_inputs) + position] for position in positions])
             check(targets[0] if len(targets) == 1 else targets)
-        for number in range(len(self._batch.weights)):
-            position = len(arrays) - len(self._batch.weights) + number
+        for position in range(len(arrays) - len(self._batch.weights), len(arrays)):
             check_weights(arrays[position], names[position])
         return arrays
 
@@ -238,7 +237,7 @@ class BatchRunner(Named):
         for n, (weight, (_, dtype)) in enumerate(zip(values, self._batch.weights, strict=True)):
             array = to_array(weight, "the weights cannot be converted to an array")
             if array.dtype.kind == "f":
-                array = rounded_to(array, dtype, f"weight {n}")
+                array = rounded_to(array, dtype, self._labels[n - count])
             arrays.append(array.astype(dtype.numpy) if array.dtype.kind in "iub" else array)
         return arrays
 

@@ -132,11 +132,12 @@ class OfClasses(OfTargets):
     def check_target(self, array: Array, prediction_shape: Shape) -> None:
         """Raises DataError for targets in the prediction's shape with other than one class."""
         if array.ndim == len(prediction_shape) > 1 and prediction_shape[1] != 1:
-            advice = f"For several labels at once use {self.of_labels}."
+            advice = f"For several labels at once use {self.of_labels}, for quantities lm.R2()."
             if (array < 0).any():
                 advice = (
-                    "Scores are compared by a function: lm.FunctionMetric(lambda y, t: lm.ops.mean("
-                    "lm.ops.equal(lm.ops.argmax(y, 1), lm.ops.argmax(t, 1))), name='agreement')."
+                    "For quantities use lm.R2(). Scores are compared by a function: "
+                    "lm.FunctionMetric(lambda y, t: lm.ops.mean(lm.ops.equal(lm.ops.argmax(y, 1), "
+                    "lm.ops.argmax(t, 1))), name='agreement')."
                 )
             check_one_class(self, array, advice)
 

@@ -43,6 +43,7 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
 NET = small().network
 MODEL = lm.Model(NET, engine="interpreter")
 DATA = lm.data.Dataset(X, Y)
+OF_TWO = lm.Model(lm.Network(pair := (lm.Input(4), lm.Input(4)), lm.concat([*pair])))
 
 
 def fit(data=DATA, **options):
@@ -59,6 +60,9 @@ def call(function, *values, **options):
     return lambda: function(*values, **options)  # type checkers would refuse the call
 
 
+ONE_PAIR = "Inputs and targets are one argument, a pair:"
+AS_PAIR = f"{ONE_PAIR} (x, y), or ((a, b), y) for several inputs."
+BOTH = "validation=(x, y). Several inputs and targets are one argument: ((a, b), (y, z))."
 NO_DATA = "Without validation data there is none: fit(validation=...) measures 'validation_loss'."
 INPUTS = (
     "Give a tuple with one array for each input. Targets are an argument of their own: "
@@ -100,7 +104,12 @@ OF_ONE_LOSS = (
     (lambda: fit()["val_loss"], NO_DATA),
     (lambda: fit()["validation_loss"], NO_DATA),
     (call(lm.Adam, "1e-3"), "A rate is a number, without quotes, or a schedule."),
-    (call(MODEL.evaluate, X, Y), "Inputs and targets are one argument, a pair: (x, y)."),
+    (call(MODEL.evaluate, X, Y), AS_PAIR),
+    (call(MODEL.evaluate, (X, X), Y), AS_PAIR),
+    (call(MODEL.evaluate, (X, X), Y, lm.CrossEntropy()), AS_PAIR),
+    (call(OF_TWO.predict, X), "Give a tuple with one array for each input. With targets: ((a, b)"),
+    (call(lm.verify, NET, lm.CrossEntropy(), (X, X), Y), AS_PAIR),
+    (call(lm.verify, NET, lm.CrossEntropy(), (X, X), (Y, Y)), f"{ONE_PAIR} ((a, b), (y, z))."),
     (call(fit, lm.data.Dataset((X, Y))), INPUTS),
     (call(step, (X, Y)), INPUTS),
     (call(lm.Rescale, [1.0, 2.0]), ONE_SCALE),
@@ -238,11 +247,14 @@ def test_keyword_only_options_given_by_position_are_asked_for_by_name():
     for text, name in (
         (text_of(fit, data, loss, optimizer), "loss"),
         (text_of(fit, data, optimizer, loss=loss), "optimizer"),
-        (text_of(fit, data, data, loss=loss, optimizer=optimizer), "validation"),
+        (text_of(fit, data, DATA, loss=loss, optimizer=optimizer), "validation"),
+        (text_of(fit, data, [lm.Accuracy()], loss=loss, optimizer=optimizer), "metrics"),
         (text_of(training, loss, optimizer, 8, [lm.Accuracy()]), "metrics"),
         (text_of(lm.data.Dataset, X, Y, np.ones(16)), "weights"),
     ):
         assert text.endswith(f"Give it by name: {name}=...")
+    text = text_of(fit, data, data, loss=loss, optimizer=optimizer)
+    assert text.endswith(f"  Give it by name: {BOTH}")  # a pair may mean two things
     assert text_of(lm.Accuracy, 0.5).endswith("  found     Accuracy(0.5)")  # which none takes
     text = text_of(fit, data, loss=loss)
     assert "missing a required argument: 'optimizer'" in text
@@ -345,12 +357,13 @@ def test_functions_of_the_user_that_give_something_else_are_refused():
     ("name", "values", "options"),
     *(("fit", (X, Y), {}), ("fit", (X,), {"y": Y}), ("evaluate", (X, Y), {})),
     ("fit", ({"x": X}, {"y": Y}), {}),
+    *(("fit", ((X, X), Y), {}), ("fit", ((X, X), [Y, Y]), {}), ("fit", (X, (Y, Y)), {})),
 )
 def test_separate_inputs_and_targets_are_asked_for_as_a_pair(name, values, options):
     how = {"optimizer": lm.SGD(0.1)} if name == "fit" else {}
     text = text_of(getattr(small(), name), *values, loss=lm.CrossEntropy(), **how, **options)
     assert text.startswith("in Model.")
-    assert text.endswith("Inputs and targets are one argument, a pair: (x, y).")
+    assert text.endswith(AS_PAIR)
 
 
 def test_numbers_of_numpy_are_kept_as_pythons():

@@ -107,10 +107,12 @@ def test_arrays_of_different_lengths_are_refused():
         "  inputs   5 examples, float32[5, 2]\n"
         "  targets  4 examples, int64[4]\n"
         "  The first axis counts the examples; its extent must be the same in all arrays. "
-        "Pass several inputs as a tuple, or as a dict by their names."
+        "Pass several inputs or targets as a tuple, or a dict by their names."
     )
     error = refused(DataError, Dataset, [np.zeros((4, 3)), np.zeros(4)])
-    assert error.advice.startswith("Several inputs make a tuple: (a, b).")
+    assert (
+        error.advice == "Several inputs make a tuple: (a, b). Examples of one have the same shape."
+    )
     error = refused(DataError, Dataset, (np.zeros(5), np.zeros(5), np.zeros(6)))
     assert "inputs[0] and the inputs[2]" in error.problem
 

@@ -139,7 +139,7 @@ def test_integer_inputs_without_data_and_a_loss_without_an_optimizer_are_refused
     net = lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
     assert error_text(DataError, lm.Model(net).profile, BATCH) == (
         "in profile: random examples cannot be made for an input of integers\n"
-        "  input  Tensor(i64[batch], leaf)\n"
+        "  input  0, i64[batch]\n"
         "  Give some: profile(..., data=(x, y)), or lamina profile FILE.py --data DATA."
     )
     for name in ("explain", "profile"):

@@ -35,6 +35,7 @@ SIGNS = np.array([1, -1, 1, 1])
 TWELFTH = np.where(np.arange(50) == 37, 12, 0)
 
 
+PROBABLE = {"classes": lm.CrossEntropy(), "boxes": lm.BCEWithLogits()}
 BOTH = {"boxes": lm.MSE(), "classes": lm.CrossEntropy()}
 generator = np.random.default_rng(0)
 X = generator.normal(size=(40, 3)).astype("float32")
@@ -100,6 +101,7 @@ def bad_weight(value):
 
 
 NAMED = "The outputs are named 'boxes' and 'classes'."
+OF_NAMES = "dict by names of losses: factors={'boxes': 0.5}. Others are 1."
 OF_DATASET = "A training is made for weights by data=lm.data.Dataset(x, y, weights=...)"
 
 
@@ -111,6 +113,7 @@ DROP = "Drop the last axis of the targets: y[..., 0]."
 UNFIT = "the target does not fit the prediction"
 FEW = "the prediction has no axis of at least two classes"
 FLATTEN = "For one result of each example put lm.Flatten() before the last lm.Linear. Give every"
+QUANTITIES = "for quantities lm.R2() or lm.MeanAbsoluteError()."
 AUTOENCODER = "EvidenceLowerBound takes the three outputs of a variational autoencoder"
 POSITIONS = (
     "The prediction has an axis for each position: put lm.Flatten() before the last "
@@ -159,7 +162,7 @@ SHAPES = [
     (lambda: losses.MSE()(scores_of_pixels(), x(2)), POSITIONS),
     (
         lambda: losses.MSE()(x(3), y()),
-        "Class numbers are for lm.CrossEntropy().",
+        "Class numbers are for the loss lm.CrossEntropy() and the metric lm.Accuracy(). For",
         "end in lm.Linear(1), and give the targets a last axis: y[..., None].",
     ),
     (
@@ -199,7 +202,7 @@ SHAPES = [
             ),
             (
                 lambda metric=metric: metric.statistics(x(), y(dtype="float32")),
-                *(FEW, f"For two classes as one number use {metric.of_one_number}."),
+                *(FEW, f"For two classes as one number use {metric.of_one_number}, {QUANTITIES}"),
             ),
             (lambda metric=metric: metric.statistics(x(1), y()), FEW),
         )
@@ -384,10 +387,17 @@ DEFINITIONS = [
     # Losses by output.
     (lambda: lm.ByOutput({}), "the losses are given as a dict, by outputs, or as a list"),
     (lambda: lm.ByOutput({"boxes": 3}), "this is not a loss"),
-    (lambda: lm.ByOutput(BOTH, factors={"box": 1.0}), "the factors do not fit the losses"),
-    (
-        lambda: lm.ByOutput([lm.MSE(), lm.CrossEntropy()], factors=[1.0]),
-        "the factors do not fit the losses",
+    *(
+        (
+            lambda parts=parts, factors=factors: lm.ByOutput(parts, factors=factors),
+            *("the factors do not fit the losses", f"\n  Give a {advice}"),
+        )
+        for parts, factors, advice in (
+            (BOTH, {"box": 1.0}, OF_NAMES),
+            (BOTH, [1, 3.0], OF_NAMES),
+            ([lm.MSE(), lm.CrossEntropy()], [1.0], "list with one factor for each loss."),
+            ([None, lm.MSE()], [1.0, 2.0], "dict by numbers of losses: factors={1: 0.5}."),
+        )
     ),
     (
         lambda: lm.ByOutput(BOTH, factors={"boxes": -1.0}),
@@ -422,11 +432,16 @@ DEFINITIONS = [
     ),
     (
         lambda: both(metrics=[lm.Accuracy()]),
-        *("a metric compares one output with one target", "metrics={'classes': [lm.Accuracy()]}"),
+        *("a metric compares one output with one target", "outputs  boxes, classes"),
+        *("targets  2", "Give the metrics by output: metrics={'boxes': [...], ...}. A metric that"),
+    ),
+    (
+        lambda: both((X, BOXES), {"boxes": lm.MSE()}, {"classes": [lm.Accuracy()]}),
+        *("targets  1", "  Give targets, and a loss for each output that has metrics."),
     ),
     (
         lambda: fitted(of_two(), DATA, BOTH, class_weights=[1.0, 2.0]),
-        "weights of classes need one output and one target",
+        *("weights of classes need one output and one target", "outputs  2\n  targets  2\n"),
         "lm.CrossEntropy(class_weights=[...])",
     ),
     (
@@ -470,16 +485,32 @@ DATAS = [
     (
         lambda: both((X, (BOXES, BAD_LABELS))),
         *("in CrossEntropy: labels out of range", "found     9 at example 5"),
+        "target    y[1], of the output 'classes'",
+        "The prediction has 4 classes: number them from 0, or give its last layer 10 features.",
+    ),
+    (
+        lambda: both((X, (BOXES, LABELS)), PROBABLE),
+        *("in BCEWithLogits: targets out of range", "target    y[0], of the output 'boxes'"),
+    ),
+    (
+        lambda: both((X, (np.sign(BOXES), LABELS)), PROBABLE),
+        "Targets are probabilities: convert -1 and 1 by (y[0] + 1) / 2.",
+    ),
+    (lambda: both((X, [BOXES, LABELS])), "  Several targets make a tuple: (a, b)."),
+    (
+        lambda: both((*DATA, (WEIGHTS, bad_weight(-1.0)))),
+        "in weights: the array of weights of 'classes' has numbers that are negative or not",
     ),
     *(
         (
             lambda value=value: weighted(bad_weight(value)),
-            *("weight 0 is not a weight everywhere", "expected  0 or more, finite"),
+            "in weights: the array of weights has numbers that are negative or not finite",
+            "expected  0 or more, finite",
             f"found     {value} at example 7",
         )
         for value in (-1.0, np.nan, np.inf)
     ),
-    (lambda: weighted(bad_weight(1e300)), "weight 0 has numbers that float32 cannot hold"),
+    (lambda: weighted(bad_weight(1e300)), "the array of weights has numbers that float32 cannot"),
     (lambda: step([WEIGHTS]), "the examples have weights here only", OF_DATASET),
     (
         lambda: step([], data=lm.data.Dataset(X, LABELS, weights=WEIGHTS)),
@@ -491,7 +522,7 @@ DATAS = [
     ),
     (lambda: balanced([np.ones(4)]), "only class numbers can be balanced"),
 ]
-THIRTEEN = "number the classes from 0, or give its last layer 13 features."
+THIRTEEN = "number them from 0, or give its last layer 13 features."
 CTC = lm.CTC()
 ONE_GAP, NO_BLANK = np.array([[1, -1, -1], [3, -1, 2]]), np.array([[1, 2, -1], [3, 0, -1]])
 THIRDS = np.full((3, 3), 1 / 3, "float32")
@@ -503,7 +534,7 @@ TARGETS = [
             *(TWELFTH, (B, 10)),
             (
                 *(f"in {type(loss).__name__}: labels out of range\n", "  expected  0..9\n"),
-                *("  found     12 at example 37\n", f"  The network has 10 outputs: {THIRTEEN}"),
+                *("  found     12 at example 37\n", f"  The prediction has 10 classes: {THIRTEEN}"),
             ),
         )
         for loss in (losses.CrossEntropy(), losses.NLL())

@@ -131,7 +131,7 @@ LABEL = (
     "in CrossEntropy: labels out of range\n"
     "  expected  0..2\n"
     "  found     7 at example 3\n"
-    "  The network has 3 outputs: number the classes from 0, or give its last layer 8 features."
+    "  The prediction has 3 classes: number them from 0, or give its last layer 8 features."
 )
 TOO_MANY = (
     "in step: the batch is larger than the training was made for\n"

@@ -125,7 +125,9 @@ def test_a_wrong_gradient_is_found_only_in_parameters_before_it():
 
 
 def embedding():
-    return lm.Sequential(lm.Input(dtype="int64"), lambda k: ops.one_hot(k, 5), lm.Linear(2))
+    return lm.Sequential(
+        lm.Input(dtype="int64", name="codes"), lambda k: ops.one_hot(k, 5), lm.Linear(2)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -138,7 +140,7 @@ def test_integer_inputs_may_be_given_as_data(dtype):
 def test_networks_and_data_that_do_not_fit_are_refused():
     assert error_text(DataError, lm.verify, embedding(), lm.MSE()) == (
         "in verify: random examples cannot be made for an input of integers\n"
-        "  input  Tensor(i64[batch], leaf)\n"
+        "  input  'codes', i64[batch]\n"
         "  Give some: verify(..., data=(x, y)), or lamina verify FILE.py --data DATA."
     )
     network, loss = SOUND["a regression"]
