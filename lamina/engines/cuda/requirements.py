@@ -64,11 +64,7 @@ _KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def packages() -> tuple[Any, Any]:
-    """The modules of `cuda-bindings` with the functions of the driver and of NVRTC.
-
-    Raises:
-        EngineError: with the package to install.
-    """
+    """The modules of `cuda-bindings` for driver and NVRTC; EngineError if a package is missing."""
     _refuse_other_module()
     try:
         driver = importlib.import_module("cuda.bindings.driver")
