@@ -56,7 +56,8 @@ class Names:
     def labels(self) -> list[str]:
         """`"input 'image'"`, or `"input 0"` for one without a name; weights are of outputs."""
         if self.role == "weight":
-            return ["the array of weights" + f" of {n!r}" * (n is not None) for n in self.each]
+            which = ["" if name is None else f" of {name!r}" for name in self.each]
+            return [f"the array of weights{output}" for output in which]
         return [
             f"{self.role} {n}" if name is None or not self.shown else f"{self.role} {name!r}"
             for n, name in enumerate(self.each)
