@@ -29,7 +29,7 @@ WITH_COMPUTED_NAMES = {
 }
 
 # Advice in errors names what Lamina has. The lowest room reads it where it is already loaded.
-UPWARDS = {("lamina.foreign", "lamina"), ("lamina.foreign", "lamina.ops")}
+UPWARDS = {("lamina.foreign", "lamina")}
 
 # For the type checker, the first names a type of the second, which imports it.
 CIRCLES = {
