@@ -171,9 +171,8 @@ def pytest_mark_further_cases(metafunc):
         if engine in engines and not has_each:
             marks += [pytest.mark.further.mark, *[pytest.mark.sampled.mark] * by_default]
         engines.add(engine)
-        names = [mark.name for mark in marks] + ["sampled"] * _is_sampled(test)
         # A test without any case would be made without values.
-        if not made or _is_in_part(f"{test.nodeid}[{case.id}]", engine, names, metafunc.config):
+        if not made or _is_in_part(test, f"{test.nodeid}[{case.id}]", engine, marks):
             made.append(replace(case, marks=marks))
     metafunc._calls[:] = made
     return result
@@ -194,9 +193,7 @@ def pytest_collection_modifyitems(config, items):
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        marks = ["sampled"] * _is_sampled(item) + [mark.name for mark in item.iter_markers()]
-        is_chosen = _is_in_part(item.nodeid, _engine_of(item), marks, config)
-        (chosen if is_chosen else others).append(item)
+        (chosen if _is_in_part(item, item.nodeid, _engine_of(item)) else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
@@ -218,21 +215,20 @@ def _is_by_default(config: pytest.Config) -> bool:
     return bool(is_all if found is None else found)
 
 
-def _is_sampled(test: pytest.Item) -> bool:
-    """Whether a run of everything has only a part of all such tests."""
-    in_processes = "processes" in test.path.parts and not test.get_closest_marker("each_case")
-    return in_processes or bool(test.get_closest_marker("sampled"))
-
-
-def _is_in_part(test: str, engine: str, marks: Collection[str], config: pytest.Config) -> bool:
-    """Whether a test with these marks is run; parts have the same tests for each engine."""
-    part = config.getoption("--part")
-    if part is None and config.stash[BY_DEFAULT] and "sampled" in marks:
+def _is_in_part(
+    test: pytest.Item, case: str, engine: str, marks: Collection[pytest.Mark] = ()
+) -> bool:
+    """Whether a case, with its further marks, is run; parts have the same for each engine."""
+    names = {mark.name for mark in (*test.iter_markers(), *marks)}
+    in_processes = "processes" in test.path.parts and "each_case" not in names
+    is_sampled = in_processes or "sampled" in names
+    part = test.config.getoption("--part")
+    if part is None and test.config.stash[BY_DEFAULT] and is_sampled:
         part = (0, SAMPLED_PARTS)
-    if part is None or not (engine or "sampled" in marks or "further" in marks):
+    if part is None or not (engine or is_sampled or "further" in names):
         return True
     number, count = part
-    return crc32(test.replace(engine, "").encode()) % count == number
+    return crc32(case.replace(engine, "").encode()) % count == number
 
 
 def _engine_of(item: pytest.Item) -> str:

@@ -28,7 +28,7 @@ WITH_COMPUTED_NAMES = {
     "lamina.training.losses",  # another name of `lamina.learning.losses`
 }
 
-# Advice in errors names what Lamina has. The lowest room reads it where it is already loaded.
+# Advice in errors names what Lamina has: the lowest room reads the package, which is loaded then.
 UPWARDS = {("lamina.foreign", "lamina")}
 
 # For the type checker, the first names a type of the second, which imports it.
