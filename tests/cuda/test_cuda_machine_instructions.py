@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cuda_machine_cases import Bench, calculate, kernel
 
-from cuda_machine.arithmetic import fma_f4
+from cuda_machine.arithmetic import fma_f4, fma_f8
 from cuda_machine.faults import Fault
 from cuda_machine.syntax import BITS, CONTROL
 from cuda_machine.writer import DTYPES, FORMS, INTEGERS, expanded
@@ -310,17 +310,23 @@ def test_each_form_of_an_instruction():
     assert not missing, f"no row of {sorted(missing)[:20]}"
 
 
-def test_fused_products_are_rounded_once():
+@pytest.mark.parametrize(
+    ("fma", "dtype", "bits", "exponents"),
+    [(fma_f4, np.float32, 12, (-120, -40)), (fma_f8, np.float64, 27, (-960, -100))],
+)
+def test_fused_products_are_rounded_once(fma, dtype, bits, exponents):
     generator = np.random.default_rng(7)
-    a, b = (1 + generator.integers(0, 2**12, (2, 400)) * 2.0**-12).astype("f4")
-    c = (generator.choice([-1, 1], 400) * 2.0 ** generator.integers(-120, -40, 400)).astype("f4")
-    # Sums that are next to the middle of two floats: no neighbour is nearer.
+    a, b = (1 + generator.integers(0, 2**bits, (2, 400)) * 2.0**-bits).astype(dtype)
+    # Sums that are next to the middle of two floats: no neighbour is nearer. Others cancel.
+    c = (generator.choice([-1, 1], 400) * 2.0 ** generator.integers(*exponents, 400)).astype(dtype)
+    c[::4] = -(a * b)[::4]
+    c[1::4] *= dtype(2.0) ** -exponents[0]
     rows = zip(*(array.tolist() for array in (a, b, c)), strict=True)
     exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in rows]
-    sums = fma_f4(a, b, c)
+    sums = fma(a, b, c)
     pairs = zip(sums.tolist(), exact, strict=True)
     errors = [abs(Fraction(value) - want) for value, want in pairs]
-    for neighbour in (np.nextafter(sums, np.float32(side)) for side in (-INF, INF)):
+    for neighbour in (np.nextafter(sums, dtype(side)) for side in (-INF, INF)):
         assert all(
             error <= abs(Fraction(value) - want)
             for value, error, want in zip(neighbour.tolist(), errors, exact, strict=True)

@@ -201,13 +201,16 @@ def _with_nan(chosen, a, b):
 # Odd).
 
 
-def _fused(a, b, c):
-    """a * b + c of float64 whose products are exact, rounded to odd."""
-    product = a * b
-    total = product + c
-    # The error of the sum (Knuth), which is NaN if the sum is not finite.
-    part = total - product
-    error = (product - (total - part)) + (c - part)
+def _sum_and_error(a, b):
+    """The rounded sum of float64, and what it lacks (Knuth), which is NaN if it is not finite."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _sum_to_odd(a, b):
+    """The sum of float64, rounded to odd."""
+    total, error = _sum_and_error(a, b)
     even = (total.view(np.int64) & 1) == 0
     inexact = (error != 0) & np.isfinite(total) & np.isfinite(error)
     toward = np.where(error > 0, np.inf, -np.inf)
@@ -228,15 +231,38 @@ def fma_f4(a, b, c):
     if halfway.any():
         where = np.flatnonzero(halfway)
         a, b, c = (np.broadcast_to(array, exact.shape)[where].astype(wide) for array in (a, b, c))
-        result[where] = _fused(a, b, c).astype(np.float32)
+        result[where] = _sum_to_odd(a * b, c).astype(np.float32)
     return result
 
 
 @helper
 def fma_f8(a, b, c):
     """float64 a * b + c, rounded once to nearest."""
-    rows = zip(*(array.tolist() for array in np.broadcast_arrays(a, b, c)), strict=True)
-    return np.array([_exact_fma(*row) for row in rows])
+    a, b, c = np.broadcast_arrays(a, b, c)
+    product = a * b
+    # What the product lacks: halves of 26 bits have exact products (T. J. Dekker, A floating-point
+    # technique for extending the available precision).
+    (left, left_rest), (right, right_rest) = map(_halves, (a, b))
+    lacks = ((left * right - product) + left * right_rest) + left_rest * right
+    lacks += left_rest * right_rest
+    added, low = _sum_and_error(c, lacks)
+    total, rest = _sum_and_error(product, added)
+    result = total + _sum_to_odd(low, rest)
+    # A sum that is exactly zero has the sign that separate operations give it.
+    result = np.where(result == 0, product + c, result)
+    # This is proved without overflow and underflow. Others, also NaN, are computed one by one.
+    small = (np.abs(a) < 2.0**480) & (np.abs(b) < 2.0**480) & (np.abs(c) < 2.0**960)
+    proved = small & ((np.abs(product) > 2.0**-900) | (a == 0) | (b == 0))
+    for n in np.flatnonzero(~proved):
+        result[n] = _exact_fma(float(a[n]), float(b[n]), float(c[n]))
+    return result
+
+
+def _halves(value):
+    """A float64 as the sum of two of 26 bits."""
+    scaled = value * (2.0**27 + 1)
+    upper = scaled - (scaled - value)
+    return upper, value - upper
 
 
 def _exact_fma(a, b, c):
