@@ -5,9 +5,10 @@
 
 Each part is a command of its own, with a limit of seconds and a log; a part that fails or takes too
 long ends no other, except that nothing else is run if the engine cannot be opened. Parts that need
-no quiet device run side by side. `summary.json` is written again after each part. With `--machine`
-kernels run on the machine of the tests, in NumPy, and workloads are small: it tries the check out.
-docs/cuda.md says what each part finds.
+no quiet device run side by side. A part's files have its name: NAME.log, and NAME.json with what it
+noted, or NAME.txt with the outcomes of tests. `summary.json` is written again after each part. With
+`--machine` kernels run on the machine of the tests, in NumPy, and workloads are small: it tries the
+check out. docs/cuda.md says what each part finds.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ WORKLOADS = (
 )
 # A part that is interrupted has so many seconds to write what it knows.
 GRACE = 4.0
-# The file with the outcome of each test, which this module writes as a plugin of pytest.
-OUTCOMES = "DEVICE_CHECK_OUTCOMES"
+# The machine of the tests is slow: a part may take so many times as long.
+PATIENCE = 6
+# The environment variable with the files of a part, without their endings.
+FILES = "DEVICE_CHECK_FILES"
+ENDINGS = (".log", ".json", ".txt", ".cl")
 # Without these nothing else is tried.
 OPENED, PRODUCT = "opened", "product float32, products float32"
 
@@ -72,7 +76,7 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
 
     def ours(part: str, *more: str) -> tuple[str, ...]:
         file = str(Path(__file__))
-        return (python, file, "--only", part, f"--engine={engine}", f"--out={out}", *tried, *more)
+        return (python, file, "--only", part, f"--engine={engine}", *tried, *more)
 
     def tests(name: str, share: int, processes: int) -> tuple[str, ...]:
         command = (python, "-m", "pytest", "tests/conformance", f"--engine={name}", "-q")
@@ -81,9 +85,6 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         more = ("--tb=short", "-p", "device_check", "-p", "no:benchmark", "--maxfail=60")
         return (*command, f"--part=0/{count}", f"--numprocesses={processes}", *more)
 
-    def outcomes(name: str) -> dict[str, str]:
-        return {OUTCOMES: str(out / f"{name}.txt")}
-
     def bench(precision: str, seconds: float, *peers: str) -> Part:
         command = (python, "benchmarks/gpu.py", f"--engine={engine}", "--conformance=0", "--tune=1")
         command += ("--rounds=2", "--seconds=0.1", "--limit=40", *PRECISIONS[precision])
@@ -91,7 +92,12 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         command += ("--machine", "--tiny") if machine else ()
         if kept := os.environ.get("LAMINA_CACHE"):
             command += (f"--cache={kept}",)
-        command += (f"--json={out}/{precision}.json", f"--budget={seconds}", "--peers", *peers)
+        command += (
+            f"--json={out}/bench-{precision}.json",
+            f"--budget={seconds}",
+            "--peers",
+            *peers,
+        )
         return Part(command, seconds + 15)
 
     on_opencl = {"OCL_ICD_VENDORS": opencl_driver()} if opencl_driver() else {}
@@ -99,11 +105,9 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
     still = {"LAMINA_TUNE": "0"}
     in_order = {
         "first": Part(ours("first"), 45, still),
-        "conformance": Part(tests(engine, 3, 8), 110, outcomes("conformance"), "tests"),
-        "opencl": Part(tests("opencl:0", 12, 3), 100, on_opencl | outcomes("opencl"), "tests"),
-        "first-opencl": Part(
-            (*ours("first")[:4], "--engine=opencl:0", f"--out={out}"), 60, on_opencl, "tests"
-        ),
+        "conformance": Part(tests(engine, 3, 8), 110, beside="tests"),
+        "opencl": Part(tests("opencl:0", 12, 3), 100, on_opencl, "tests"),
+        "first-opencl": Part((*ours("first"), "--engine=opencl:0"), 60, on_opencl, "tests"),
     }
     for number in range(2):
         slice_ = f"--slice={number}/2"
@@ -130,7 +134,8 @@ def parts(engine: str, out: Path, *, machine: bool) -> dict[str, Part]:
         for name, options in PRECISIONS.items()
     }
     in_order |= {
-        f"tuned-{name}": Part(ours("tuned", *options), 60) for name, options in PRECISIONS.items()
+        f"tuned-{name}": Part(ours("tuned", *options), 60, still)
+        for name, options in PRECISIONS.items()
     }
     in_order["bench-float32"] = bench("float32", 60, "graph")
     in_order["bench-mixed"] = bench("mixed", 45, "autocast.graph")
@@ -152,12 +157,12 @@ def opencl_driver() -> str:
 
 # One test's outcome in a line, at once: a run that is ended has told what it found.
 def pytest_runtest_logreport(report: Any) -> None:
-    path = os.environ.get(OUTCOMES)
-    if path is None or "PYTEST_XDIST_WORKER" in os.environ:
+    files = os.environ.get(FILES)
+    if files is None or "PYTEST_XDIST_WORKER" in os.environ:
         return
     if report.when == "call" or report.outcome != "passed":
         text = "" if report.passed else f"\n{report.longreprtext}\n"
-        with Path(path).open("a") as file:
+        with Path(f"{files}.txt").open("a") as file:
             file.write(f"{report.outcome} {report.duration:.2f} {report.nodeid}{text}\n")
 
 
@@ -219,7 +224,7 @@ def first(arguments: argparse.Namespace, notes: Notes) -> None:
         """The kernels of the training, kept in a file for a driver that cannot compile them."""
         model = lm.Model(trained(), engine=engine)
         text = model.explain(16, lm.CrossEntropy(), lm.SGD(0.05)).listing(None, "opencl")
-        path = arguments.out / "training.cl"
+        path = Path(f"{arguments.files}.cl")
         path.write_text(text)
         return str(path)
 
@@ -244,6 +249,8 @@ def first(arguments: argparse.Namespace, notes: Notes) -> None:
     def epochs() -> list[float]:
         """The losses of two trainings over the digits, which must be equal."""
         digits = lm.data.digits()
+        if small:
+            digits, _ = digits.split(0.1, seed=0)
         layers = (lm.Flatten(), lm.Linear(64), lm.ReLU(), lm.Linear(10))
         options = {"loss": lm.CrossEntropy(), "optimizer": lm.Adam(1e-3), "epochs": 2}
         seen: list[float] = []
@@ -332,23 +339,26 @@ def kernels(arguments: argparse.Namespace, notes: Notes) -> None:
 
     engine = open_engine(arguments.engine)
 
-    def measured(make: Callable[[], Any]) -> dict[str, Any]:
-        peer = make()
+    def measured(peer: Any) -> dict[str, Any]:
         peer.run(2)
         runs = 1
         while (taken := peer.resident_seconds(runs)) < 0.1 and not arguments.machine:
             runs *= 3
-        record: dict[str, Any] = {"us": 1e6 * taken / runs, "notes": peer.notes()}
-        programs = peer._programs()
-        if not (arguments.machine or arguments.plain):
-            traced = max(3, min(20, runs))
-            record["kernels"] = timeline(lambda: peer.resident_seconds(traced), traced)
-        record["schedule"] = [engine.listing(each.program, None, "schedule") for each in programs]
-        peer.release()
-        return record
+        listings = [engine.listing(each.program, None, "schedule") for each in peer._programs()]
+        return {"us": 1e6 * taken / runs, "notes": peer.notes(), "schedule": listings}
+
+    def alone(peer: Any) -> list[dict[str, Any]]:
+        runs = 10
+        return timeline(lambda: peer.resident_seconds(runs), runs)
 
     for name, make in programs_of(arguments):
-        notes.tried(name, lambda make=make: measured(make))
+        peers: list[Any] = []
+        notes.tried(f"{name}, compiled", lambda make=make, peers=peers: peers.append(make()))
+        for peer in peers:
+            is_measured = notes.tried(name, lambda peer=peer: measured(peer))
+            if is_measured and not (arguments.machine or arguments.plain):
+                notes.tried(f"{name}, kernels", lambda peer=peer: alone(peer))
+            peer.release()
 
 
 def steps(arguments: argparse.Namespace, notes: Notes) -> None:
@@ -447,7 +457,7 @@ def tuned(arguments: argparse.Namespace, notes: Notes) -> None:
         peer = make()
         rows: list[dict[str, Any]] = []
         for program in peer._programs():
-            for trial in tuner._tried(program.program, 1.0 if arguments.machine else 25.0):
+            for trial in tuner._tried(program.program, 1.0 if arguments.machine else 20.0):
                 times = [(each.seconds, each.expected, each.schedule) for each in trial.candidates]
                 rows.append({"steps": trial.steps, "chosen": trial.chosen, "candidates": times})
         peer.release()
@@ -476,16 +486,21 @@ class Running:
     """A part that runs, with the processes that it starts."""
 
     def __init__(self, name: str, part: Part, out: Path) -> None:
-        self._name, self._part = name, part
-        self.started = time.monotonic()
+        self._part = part
+        self._started = time.monotonic()
+        files = out / name
+        for ending in ENDINGS:
+            # A part that writes nothing must not leave the figures of an earlier check.
+            Path(f"{files}{ending}").unlink(missing_ok=True)
         paths = [str(ROOT), str(ROOT / "benchmarks")]
         paths += filter(None, [os.environ.get("PYTHONPATH")])
         variables = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+        variables[FILES] = str(files)
         # A driver that crashes shows which call it was.
         variables["PYTHONFAULTHANDLER"] = "1"
         self.process: subprocess.Popen[bytes] | None = None
         self.problem = ""
-        with (out / f"{name}.log").open("wb") as log:
+        with Path(f"{files}.log").open("wb") as log:
             log.write(f"{' '.join(part.command)}\n".encode())
             log.flush()
             try:
@@ -500,14 +515,17 @@ class Running:
             except OSError as error:
                 self.problem = str(error)
 
-    def finish(self, end: float) -> dict[str, Any]:
-        """Waits until it is done, or interrupts it at its limit or at the `end` of the check."""
+    def is_over(self, end: float) -> bool:
+        """Whether it is done, or has reached its limit or the `end` of the check."""
+        latest = min(end, self._started + self._part.seconds)
+        return self.process is None or self.process.poll() is not None or time.monotonic() >= latest
+
+    def finish(self) -> dict[str, Any]:
+        """Interrupts it if it is not done; its status and seconds."""
         status: Any = self.problem
         if self.process is not None:
-            latest = min(end, self.started + self._part.seconds)
-            try:
-                status = self.process.wait(max(0.0, latest - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            status = self.process.poll()
+            if status is None:
                 with suppress(ProcessLookupError):
                     self.process.send_signal(signal.SIGINT)
                 with suppress(subprocess.TimeoutExpired):
@@ -517,34 +535,37 @@ class Running:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        return {"status": status, "seconds": round(time.monotonic() - self.started, 1)}
+        return {"status": status, "seconds": round(time.monotonic() - self._started, 1)}
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check(arguments: argparse.Namespace, chosen: dict[str, Part]) -> None:
     end = time.monotonic() + arguments.seconds
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {"opencl driver": opencl_driver()}
     running: dict[str, Running] = {}
 
-    beside = ""
+    def note(name: str, value: Any) -> None:
+        summary[name] = value
+        print(name, value, flush=True)
+        (out / "summary.json").write_text(json.dumps(summary, indent=1))
 
     def settle() -> None:
-        for name, process in running.items():
-            summary[name] = process.finish(end)
-            print(name, summary[name], flush=True)
-            (out / "summary.json").write_text(json.dumps(summary, indent=1))
-        running.clear()
+        while running:
+            for name in [name for name, part in running.items() if part.is_over(end)]:
+                note(name, running.pop(name).finish())
+            time.sleep(0.05)
 
-    for name, part in parts(arguments.engine, out, machine=arguments.machine).items():
-        if arguments.parts and name not in arguments.parts:
-            continue
+    beside = ""
+    for name, part in chosen.items():
         if not part.beside or part.beside != beside:
             settle()
         beside = part.beside
         if end - time.monotonic() < GRACE:
-            break
-        limited = replace(part, seconds=min(part.seconds, arguments.limit))
+            note(name, {"status": "left out: the time is over"})
+            continue
+        patience = PATIENCE if arguments.machine else 1
+        limited = replace(part, seconds=min(patience * part.seconds, arguments.limit))
         running[name] = Running(name, limited, out)
         if not part.beside:
             settle()
@@ -565,7 +586,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="the folder of the logs and figures")
+    add("--out", type=Path, default=Path(), help="the folder of the logs and figures")
     add("--engine", default="cuda:0")
     add("--seconds", type=float, default=330.0, help="of all parts together")
     add("--limit", type=float, default=600.0, help="the most seconds of a part")
@@ -578,8 +599,13 @@ def main() -> None:
     add("--slice", default="0/1", help="one in so many cases of the schedules")
     add("--plain", action="store_true", help="without a timeline of kernels")
     arguments = parser.parse_args()
+    arguments.out = arguments.out.resolve()
     if not arguments.only:
-        check(arguments)
+        every = parts(arguments.engine, arguments.out, machine=arguments.machine)
+        chosen = every if arguments.parts is None else arguments.parts
+        if unknown := [name for name in chosen if name not in every]:
+            parser.error(f"no part is called {', '.join(unknown)}; parts: {', '.join(every)}")
+        check(arguments, {name: part for name, part in every.items() if name in chosen})
         return
     sys.path.append(str(PEERS))
     # The tests and the benchmarks both have a `harness`.
@@ -592,14 +618,8 @@ def main() -> None:
 
         machine_without_gpu()
         small_measurements()
-    suffix = f"-{arguments.precision}-{arguments.dtype}"
-    if arguments.only == "schedules":
-        suffix = f"-{arguments.slice.replace('/', '-')}-{os.getpid()}"
-    name = {"first": arguments.engine.partition(":")[0]}.get(
-        arguments.only, arguments.only + suffix
-    )
-    path = arguments.out / ("first.json" if name == "cuda" else f"{name}.json")
-    notes = Notes(path)
+    arguments.files = os.environ.get(FILES) or arguments.out / arguments.only
+    notes = Notes(Path(f"{arguments.files}.json"))
     OWN[arguments.only](arguments, notes)
     sys.exit(any("failed" in note for note in notes.all.values()))
 

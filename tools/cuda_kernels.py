@@ -5,6 +5,8 @@
     python tools/cuda_kernels.py mlp --precision tf32 --totals
     python tools/cuda_kernels.py wide-step --architecture sm_90 --shares
 
+All contractions have kernels, also those for which the cuda engine calls cuBLASLt (`--shares`).
+
 For each kernel: registers, spills and shared memory, as ptxas counts them; occupancy, by Nvidia's
 rules; vectors and instructions of tensor cores, as PTX has them, each instruction counted once;
 bank conflicts and sectors, by a model of one work group and of the first iteration of its loops.
@@ -50,7 +52,7 @@ PRECISIONS = ("float32", "tf32")
 
 
 def family_of(architecture: Architecture) -> GpuFamily:
-    """The family that decides and writes the kernels for a GPU, as the cuda engine does."""
+    """The family that writes kernels for all contractions, also for those of cuBLASLt."""
     return GpuFamily(architecture.traits, CUDA, "cuda")
 
 

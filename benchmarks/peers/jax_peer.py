@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,12 +31,15 @@ class Jax:
     """A workload on JAX's default device.
 
     Args:
-        mixed: the weights of products are rounded to bfloat16 in each call, as torch.autocast does.
+        mixed: the weights of products are rounded to bfloat16 in each training step, as
+            torch.autocast does, and once for a forward pass.
     """
 
     def __init__(self, workload: Workload, data: Data, *, mixed: bool = False) -> None:
         self._workload = workload
         self._first = initial_parameters(workload, data)
+        if mixed and workload.loss is None:
+            self._first = rounded(workload, self._first)
         self._x, self._y, self._rows = jax.device_put((data.x, data.y, data.rows))
         network = partial(forward, workload, mixed=mixed)
         self._forward = jax.jit(network)
@@ -94,12 +97,17 @@ def initial_parameters(workload: Workload, data: Data) -> list[np.ndarray]:
 def forward(workload: Workload, parameters: Parameters, x: Array, *, mixed: bool = False) -> Array:
     """The outputs of the network in float32."""
     if mixed:
-        tables = tables_of(workload)
-        parameters = [
-            array.astype("bfloat16") if array.ndim > 1 and number >= tables else array
-            for number, array in enumerate(parameters)
-        ]
+        parameters = rounded(workload, parameters)
     return outputs(workload, iter(parameters), x).astype("float32")
+
+
+def rounded(workload: Workload, parameters: Sequence[Any]) -> list[Any]:
+    """The parameters, with the weights of products in bfloat16."""
+    tables = tables_of(workload)
+    return [
+        array.astype(jnp.bfloat16) if array.ndim > 1 and number >= tables else array
+        for number, array in enumerate(parameters)
+    ]
 
 
 def outputs(workload: Workload, remaining: Iterator[Array], x: Array) -> Array:

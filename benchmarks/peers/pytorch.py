@@ -1,7 +1,8 @@
 """PyTorch's worker: `python pytorch.py eager`, or `compile` for torch.compile.
 
 `autocast` and `autocast.compile` are the same in mixed precision: the network and the loss run
-under `torch.autocast` to bfloat16, and images have their channels last, as PyTorch recommends.
+under `torch.autocast` to bfloat16, and images have their channels last, as PyTorch recommends. The
+weights of a forward pass are rounded once; autocast would round them in each call.
 
 It is written as PyTorch's users write it: a module, a loss, an optimizer of torch.optim with its
 default implementation. torch.compile compiles the network and the loss together; the optimizer is
@@ -34,6 +35,7 @@ class PyTorch:
         compiled: bool,
         mode: str | None = None,
         mixed: bool = False,
+        channels_last: bool | None = None,
         device: str = "cpu",
     ) -> None:
         torch.set_num_threads(threads())
@@ -49,7 +51,11 @@ class PyTorch:
                 parameter.copy_(torch.from_numpy(value))
         self._first = {name: value.clone() for name, value in self._model.state_dict().items()}
         self._x = torch.from_numpy(data.x).to(device)
-        if mixed and self._x.ndim == 4:
+        if mixed and workload.loss is None:
+            for parameter in self._model.parameters():
+                if parameter.ndim > 1:
+                    parameter.data = parameter.data.bfloat16()
+        if (mixed if channels_last is None else channels_last) and self._x.ndim == 4:
             self._model = self._model.to(memory_format=torch.channels_last)
             self._x = self._x.contiguous(memory_format=torch.channels_last)
         self._autocast = torch.autocast(self._x.device.type, torch.bfloat16, enabled=mixed)

@@ -47,8 +47,10 @@ class PyTorchOnDevice(PyTorch):
         if self._device.type == "cuda":
             self._before = torch.cuda.memory_allocated(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
-        super().__init__(workload, data, device=device, **options)
-        # x has its layout on the device: channels last, in mixed precision.
+        # Tensor cores multiply operands with channels last.
+        on_tensor_cores = takes_tf32() or options.get("mixed", False)
+        super().__init__(workload, data, device=device, channels_last=on_tensor_cores, **options)
+        # x has its layout on the device.
         self._host_x = self._pinned(self._x)
         self._host_y = None if workload.loss is None else self._pinned(self._y)
         self._resident = (self._x, None if workload.loss is None else self._y)

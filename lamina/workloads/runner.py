@@ -90,6 +90,8 @@ def measure(runner: Runner, seconds: float) -> list[float]:
 
 def samples(run: Callable[[int], float], seconds: float, run_length: int = 0) -> list[float]:
     """The seconds of each run."""
+    # The first call may compile or record something.
+    run(1)
     steps, taken = 1, run(1)
     shortest = seconds if run_length else SHORTEST_SAMPLE
     most = run_length or sys.maxsize

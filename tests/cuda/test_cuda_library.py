@@ -15,7 +15,7 @@ from gpu_cases import Case, compiled, timed_candidates
 
 from lamina import ops
 from lamina.engines.cuda import requirements
-from lamina.engines.cuda.calls import made_of
+from lamina.engines.cuda.calls import CudaError, made_of
 from lamina.engines.cuda.family import LEAST_K, LEAST_SIDE, is_large
 from lamina.engines.engine import Candidate
 from lamina.engines.gpu import tuning
@@ -288,8 +288,25 @@ def test_the_first_call_of_a_product_is_not_captured(device, monkeypatch):
     assert len(device.library.problems) == 3 * 3
 
 
-def test_without_memory_for_another_result_the_first_call_is_captured(device, layer, monkeypatch):
-    monkeypatch.setattr(device.driver, "available_bytes", lambda: 6 * 7 * 4 - 1)
+def refused(size):
+    raise CudaError("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+
+
+@pytest.mark.parametrize("is_in_pieces", [False, True])
+def test_without_memory_for_another_result_the_first_call_is_captured(
+    device, layer, monkeypatch, is_in_pieces
+):
+    product = device.driver.product
+
+    def made(*arguments):
+        with monkeypatch.context() as patch:
+            if is_in_pieces:
+                patch.setattr(device.driver, "allocate", refused)
+            else:
+                patch.setattr(device.driver, "available_bytes", lambda: 6 * 7 * 4 - 1)
+            return product(*arguments)
+
+    monkeypatch.setattr(device.driver, "product", made)
     x, weight, bias = LAYER.feeds().values()
     result = run(device, LAYER, by_library(device, layer))
     np.testing.assert_allclose(result, x @ weight + bias, rtol=1e-5, atol=1e-6)

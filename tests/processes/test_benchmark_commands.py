@@ -1,7 +1,6 @@
-"""The commands in `benchmarks/`: options, processes, arithmetic; that for GPUs runs without one."""
+"""The commands in `benchmarks/`: options, processes, arithmetic."""
 
 import importlib
-import importlib.util
 import json
 import stat
 import sys
@@ -360,46 +359,6 @@ def test_the_reason_of_a_failure_is_its_error_not_the_advice_below(modules):
 
 
 # The command for GPUs -----------------------------------------------------------------------------
-
-
-def test_the_command_for_gpus_runs_to_its_end_without_one(tmp_path):
-    for package in ("cuda.bindings.driver", "cuda.bindings.nvrtc"):
-        pytest.importorskip(package, reason="cuda-bindings is not installed")
-    if importlib.util.find_spec("nvidia") is None:
-        pytest.skip("nvidia-cuda-nvrtc is not installed")
-    if has_gpu():
-        pytest.skip("there is a GPU: the machine is not used")
-    arguments = ["--machine", "--tiny", "--conformance", "0", "--seconds", "0.001"]
-    arguments += ["--peers", "cupy", "--workload", "seed-forward", "--workload", "seed-step"]
-    done = command("gpu", *arguments, "--json", tmp_path / "gpu.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == lines[-1] == "NO MEASUREMENT: this run only tries out the command."
-    assert "device: Lamina PTX machine (compute capability 8.0" in done.stdout
-    assert "conformance: not checked" in lines
-    # It prints each workload when it is done, and then calls, resident runs and preparations.
-    number = lines.index("... seed-step")
-    assert [line.split()[0] for line in lines[number + 1 : number + 3]] == ["calls:", "resident:"]
-    blocks = done.stdout.split("\n\n")
-    tables = [block.splitlines() for block in blocks if block.startswith("workload ")]
-    timed = "workload lamina cupy best peer GFLOP/s of peak"
-    before = "workload tuning lamina cupy bytes, lamina bytes, cupy"
-    assert [" ".join(table[0].split()) for table in tables] == [timed, timed, before]
-    for table in tables:
-        assert [line.split()[0] for line in table[2:4]] == ["seed-forward", "seed-step"]
-    report = json.loads((tmp_path / "gpu.json").read_text())
-    assert report["is_measurement"] is False
-    assert report["options"]["rounds"] == "1"
-    for kind in ("calls", "resident"):
-        results = report["workloads"]["seed-step"][kind]
-        assert results["problems"] == {}
-        assert results["ratios"]["cupy"] > 0
-    assert report["workloads"]["seed-step"]["calls"]["peers"]["lamina"]["bytes"] > 0
-    rates = ("gflops", "gigabytes_per_second", "cached_gigabytes_per_second")
-    for name in (*rates, "launch_seconds", "sequence_seconds"):
-        assert report["limits"]["lamina"][name] > 0
-    # CuPy's formulas compute the same.
-    assert all(workload["calls"]["differing"] == [] for workload in report["workloads"].values())
 
 
 def test_without_a_gpu_it_says_what_to_do():

@@ -470,7 +470,13 @@ class CudaDriver:
         size = workspace + algorithm.workspace_bytes
         if size > self.available_bytes():
             return
-        scratch = self.allocate(size)
+        try:
+            scratch = self.allocate(size)
+        except CudaError as error:
+            # The memory that is free may be in pieces.
+            if error.status != "CUDA_ERROR_OUT_OF_MEMORY":
+                raise
+            return
         is_in_place = addresses.added == addresses.result
         result = scratch.address + begin
         moved = replace(addresses, result=result, **({"added": result} if is_in_place else {}))

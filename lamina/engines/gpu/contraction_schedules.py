@@ -15,7 +15,7 @@ from lamina.engines.gpu.loop_schedules import (
     combining_schedule,
     point_schedule,
 )
-from lamina.engines.gpu.matrix_schedules import matrix_schedules
+from lamina.engines.gpu.matrix_schedules import matrix_schedules, registers_suffice
 from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
 from lamina.engines.gpu.schedule import (
@@ -205,6 +205,11 @@ def _split(
             continue
         for shares in chosen:
             share = for_share(decided, gemm.k // shares)
+            # Its vectors may be shorter, so more registers hold them.
+            if isinstance(share, MatrixSchedule):
+                exchanged = gemm.exchanged if share.swapped else gemm
+                if not registers_suffice(exchanged, share):
+                    continue
             total = combining_schedule(results, shares, bits, traits)
             yield PassesSchedule((Pass(1, shares, (share, total)),))
 

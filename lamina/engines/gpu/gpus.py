@@ -58,17 +58,17 @@ class GpuFamily(Family):
 
 def target_for(traits: Traits, engine: str) -> Target:
     """The target of programs for a device of an engine."""
+    rates = traits.rates
     return Target(
         engine,
-        # About ten microseconds on a device that moves ten gigabytes a second or more.
-        launch_bytes=2.0**17,
+        launch_bytes=rates.launch * rates.memory_bytes * traits.compute_units,
         narrow_positions=True,
         scatter="sorted",
         chains=not traits.is_processor,
         # Temporaries are parts of the arena's blocks.
         alignment_bytes=traits.alignment_bytes,
         largest_block_bytes=traits.largest_block_bytes,
-        # That of the largest tiles of instructions on matrices. Other products are limited by
+        # That of most tiles of instructions on matrices. Other products are limited by
         # multiplications.
         operand_tile=128 if traits.matrices else None,
     )

@@ -57,19 +57,23 @@ def matrix_schedules(gemm: Product, bits: int, traits: Traits) -> Iterator[Matri
         is_asynchronous = decided.left.is_asynchronous or decided.right.is_asynchronous
         if stages > 2 + by_warpgroups and not is_asynchronous:
             continue
-        if matrices_fit(decided, traits) and _held_registers(gemm, decided) <= _MOST_HELD:
+        if matrices_fit(decided, traits) and registers_suffice(gemm, decided):
             yield decided
 
 
-def _held_registers(gemm: Product, decided: MatrixSchedule) -> int:
-    """The registers of 32 bits that hold a work item's share of the next tiles."""
+def registers_suffice(gemm: Product, decided: MatrixSchedule) -> bool:
+    """Whether registers hold a work item's share of the next tiles.
+
+    The product is the one after the exchange of its operands.
+    """
     sides = (gemm.left, decided.left, decided.tile_m), (gemm.right, decided.right, decided.tile_n)
-    return sum(
+    held = sum(
         -(-tile * decided.tile_k // (load.lanes * decided.group))
         * -(-load.lanes * side.loaded_bytes // 4)
         for side, load, tile in sides
         if not load.is_asynchronous
     )
+    return held <= _MOST_HELD
 
 
 def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:

@@ -113,8 +113,9 @@ class _Matrices(TileKernel[MatrixSchedule]):
             code.call_void("make_visible")
         # The tile is there for all items, and they are done with the one before.
         code.barrier()
-        # After the last tile, copies write zeros without reading anything; what goes through
-        # registers is read again. Neither is used.
+        # After the last tile, copies write zeros without reading anything. What goes through
+        # registers is read again, from the cache: a condition would cost each read. Neither is
+        # used.
         later = opened.index + ahead
         more, number = later <= last, code.minimum(later, last)
         target, present = later % schedule.stages, opened.index % schedule.stages

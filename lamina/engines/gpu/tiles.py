@@ -79,7 +79,8 @@ class _Tiles(TileKernel[TiledSchedule]):
         def body(opened: OpenLoop) -> Sequence[Value]:
             odd = opened.index & 1
             begins = [odd * operand.size for operand in operands]
-            # After the last tile it is read once more, and not used.
+            # The last tile is read once more, from the cache, and not used: a condition would cost
+            # each read.
             number = code.minimum(opened.index + 1, self._stretch.extent - 1)
             with points.bound(following, number):
                 loaded = [operand.loaded(axis_index(following)) for operand in operands]

@@ -37,13 +37,13 @@ from lamina.program.program import Program
 from lamina.program.steps import reads_of, writes_of
 from lamina.program.target import Target
 
-# The seconds for a new program, unless LAMINA_TUNE is set. The model for GPUs was not measured on
-# any GPU. The model for processors is the cpu engine's, which was measured at many sizes, and
+# The seconds for a new program, unless LAMINA_TUNE is set. The model for GPUs was measured on one
+# GPU only. The model for processors is the cpu engine's, which was measured at many sizes, and
 # other choices save little on PoCL (docs/opencl.md). So processors tune only when asked to.
 PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
 # and each takes at least as long as so many launches.
-LEAST_SHARE, LEAST_LAUNCHES = 0.01, 4
+LEAST_SHARE, LEAST_LAUNCHES = 0.01, 1
 # The operations that a device does while it moves a byte, for that estimate.
 _OPERATIONS_PER_BYTE = 16
 # The candidates of so many further steps are built while a step is timed.
