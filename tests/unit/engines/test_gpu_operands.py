@@ -13,10 +13,17 @@ from program_cases import program_of
 from lamina import ops
 from lamina.base.shapes import bfloat16, float32
 from lamina.engines.gpu.contraction_schedules import contraction_schedules, tiled_schedule
-from lamina.engines.gpu.matrix_schedules import matrix_schedule
+from lamina.engines.gpu.matrix_schedules import matrix_schedule, registers_suffice
 from lamina.engines.gpu.packed_operands import gains_by_packing, packed_steps
 from lamina.engines.gpu.products import Operand, Product
-from lamina.engines.gpu.schedule import PACKED, WARP, MatrixSchedule, StepsSchedule, TiledSchedule
+from lamina.engines.gpu.schedule import (
+    PACKED,
+    WARP,
+    MatrixSchedule,
+    PassesSchedule,
+    StepsSchedule,
+    TiledSchedule,
+)
 from lamina.engines.gpu.workspaces import StepWorkspaces
 from lamina.graph import leaf
 from lamina.program.index import Axis, axis_index
@@ -54,6 +61,24 @@ def test_rows_that_are_read_together_are_in_different_banks(name):
         for load, tile in ((schedule.left, schedule.tile_m), (schedule.right, schedule.tile_n)):
             wavefronts = _wavefronts(load, tile, schedule.tile_k, schedule.element_bytes)
             assert wavefronts == (1, 1), str(schedule)
+
+
+def test_registers_hold_the_copied_vectors_of_shares():
+    # A share of half of K has single elements where K has vectors of two.
+    view = leaf("x", "input", (4096, 1250), bfloat16), leaf("w", "input", (1250, 20), bfloat16)
+    wide = (ops.cast(operand, float32) for operand in view)
+    (step,) = program_of(ops.matmul(*wide), target=family_of(A100).target).steps
+    shares = [
+        kernel
+        for schedule in contraction_schedules(step, 32, A100.traits)
+        if isinstance(schedule, PassesSchedule)
+        for kernel in schedule.passes[0].kernels
+        if isinstance(kernel, MatrixSchedule)
+    ]
+    assert any(share.left.lanes == 1 for share in shares)
+    gemm = Product(step)
+    for share in shares:
+        assert registers_suffice(gemm.exchanged if share.swapped else gemm, share), str(share)
 
 
 @needs_compiler
