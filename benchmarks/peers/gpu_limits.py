@@ -28,9 +28,9 @@ def small_measurements() -> None:
     LAUNCHES, TIMES, CACHED_BYTES = 4, 2, 1 << 12
     peaks._ITEMS_PER_COMPUTE_UNIT, peaks._CALLS = 64, 2
     peaks._MOST_BYTES, peaks._LEAST_SECONDS = 1 << 16, 0.0
-    # No step of a small workload takes as long as some launches. Those that take a tenth of the
-    # time are tuned nevertheless, so that tuning is tried out.
-    tuning.LEAST_SHARE, tuning.LEAST_LAUNCHES = 0.1, 0
+    # No step of a small workload takes as long as a launch. All are tuned nevertheless, as far as
+    # the seconds suffice, so that tuning is tried out.
+    tuning.LEAST_SHARE, tuning.LEAST_LAUNCHES = 0.0, 0
 
 
 def limits(engine_name: str, dtype: str) -> dict[str, Any]:

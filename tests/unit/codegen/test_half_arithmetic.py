@@ -13,7 +13,7 @@ from lamina.codegen.halves import half_operation
 from lamina.codegen.llvm import Function, Module
 from lamina.codegen.values import I16, I64, POINTER, Type, constant
 from lamina.codegen.words import OPENCL
-from lamina.engines.cpu.llvm import assemble, load
+from lamina.engines.cpu import llvm
 from lamina.engines.cpu.processor import host
 from lamina.errors import InternalError
 from lamina.program.scalar import Apply, Literal, Local
@@ -134,7 +134,8 @@ def run(processor, emit, types, operands):
     *sources, out = code.parameters
     result = emit(code, *(code.load(*pair) for pair in zip(sources, types, strict=True)))
     code.store(result, out)
-    library = load(assemble(module.text(), processor))
+    # The emulation replaces `assemble`.
+    library = llvm.load(llvm.assemble(module.text(), processor))
     output = np.zeros(result.type.lanes * result.type.bytes, np.uint8)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(types) + 1))
     call(library.addresses["program"])(*(array.ctypes.data for array in (*operands, output)))
