@@ -457,7 +457,7 @@ def tuned(arguments: argparse.Namespace, notes: Notes) -> None:
         peer = make()
         rows: list[dict[str, Any]] = []
         for program in peer._programs():
-            for trial in tuner._tried(program.program, 1.0 if arguments.machine else 20.0):
+            for trial in tuner._tried(program.program, 6.0 if arguments.machine else 20.0):
                 times = [(each.seconds, each.expected, each.schedule) for each in trial.candidates]
                 rows.append({"steps": trial.steps, "chosen": trial.chosen, "candidates": times})
         peer.release()
