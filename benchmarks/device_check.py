@@ -193,6 +193,7 @@ class Notes:
 def first(arguments: argparse.Namespace, notes: Notes) -> None:
     """Opens the engine; products against float64; training against the interpreter; limits."""
     import numpy as np
+    from gpu_limits import limits
 
     import lamina as lm
     from lamina.engines.discovery import open_engine
@@ -270,11 +271,8 @@ def first(arguments: argparse.Namespace, notes: Notes) -> None:
         notes.tried(f"product {name}", lambda d=dtype, p=precision: product(d, p))
         notes.tried(f"training {name}", lambda d=dtype, p=precision: training(d, p))
     notes.tried("epochs", epochs)
-    if not small:
-        from gpu_limits import limits
-
-        notes.tried("limits float32", lambda: limits(engine, "float32"))
-        notes.tried("limits mixed", lambda: limits(engine, "mixed"))
+    for dtype in ("float32", "mixed"):
+        notes.tried(f"limits {dtype}", lambda dtype=dtype: limits(engine, dtype))
 
 
 def schedules(arguments: argparse.Namespace, notes: Notes) -> None:

@@ -57,7 +57,7 @@ def cached_bytes_a_second(driver: Driver) -> float:
     type = FLOAT.wide(4)
     items = CACHED_BYTES // 16
     module = module_for(driver.traits, driver.words)
-    peaks._write_copy(module, type, items)
+    peaks.write_copy(module, type, items)
     blocks = [Block(driver, CACHED_BYTES) for _ in range(2)]
     buffers = [block.buffer for block in blocks]
     with driver.errors("measuring"):

@@ -64,16 +64,16 @@ def device_check(*arguments):
 def test_each_part_of_the_device_check_leaves_its_files(tmp_path):
     earlier = tmp_path / "first.json"
     earlier.write_text("{}")
-    done = device_check("--out", tmp_path, "--parts", "first", "kernels-mixed", "ncu-mixed")
+    done = device_check("--out", tmp_path, "--parts", "first", "host", "ncu-mixed")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert (summary["first"]["status"], summary["kernels-mixed"]["status"]) == (0, 0)
+    assert (summary["first"]["status"], summary["host"]["status"]) == (0, 0)
     # The tool is absent, which ends nothing else.
     assert "ncu" in summary["ncu-mixed"]["status"]
     first = json.loads(earlier.read_text())
     assert first["epochs"]["value"][0] == first["epochs"]["value"][1]
-    kernels = json.loads((tmp_path / "kernels-mixed.json").read_text())
-    assert kernels["product-2000"]["value"]["us"] > 0
+    host = json.loads((tmp_path / "host.json").read_text())
+    assert host["product-2000"]["value"] > 0
     assert {path.name for path in tmp_path.iterdir()} >= {"first.log", "ncu-mixed.log"}
 
 

@@ -52,8 +52,7 @@ def measured_peaks(driver: Driver, dtype: DType, *, tf32: bool = False) -> Peaks
         _write_matrix_multiply_add(module, kind, items)
     else:
         _write_multiply_add(module, type, items)
-    with _items(module, "copy", ["target", "source"], type, copies) as (code, at):
-        code.store(code.load(at(1), type), at(0))
+    write_copy(module, type, copies)
     built = driver.build(module.text())
 
     def runs_a_second(name: str, sizes: Sequence[int], items: int, group: int = 0) -> float:
@@ -104,6 +103,12 @@ def _write_matrix_multiply_add(module: Module, kind: str, items: int) -> None:
         )
         target = at(0)
         code.store(sum(others, first), target)
+
+
+def write_copy(module: Module, type: Type, items: int) -> None:
+    """Writes the kernel `copy(target, source)`."""
+    with _items(module, "copy", ["target", "source"], type, items) as (code, at):
+        code.store(code.load(at(1), type), at(0))
 
 
 @contextmanager
