@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from lamina.base.records import frozen_dataclass
+from lamina.program.distinct import never_meet
 from lamina.program.index import Axis, Index
 from lamina.program.program import Program
 from lamina.program.ranges import range_of
@@ -156,6 +157,8 @@ def may_overlap(
         other_stride, other_rest = _without(other_index, repeated)
         if stride * size == other_stride * other_size:
             index, other_index = rest, other_rest
+    if access.buffer == other.buffer and never_meet(index, other_index):
+        return False
     low, high = range_of(index, access.bounds if isinstance(access, Load) else ())
     other_low, other_high = range_of(other_index, other.bounds if isinstance(other, Load) else ())
     return (

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
 Wide = npt.NDArray[np.uint64]
+# A whole number, or one for each element.
+Whole = int | npt.NDArray[np.int64]
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -33,7 +35,7 @@ _32 = np.uint64(32)
 
 
 def philox(
-    counter: Sequence[npt.NDArray[Any]], key: tuple[int, int]
+    counter: Sequence[npt.NDArray[Any]], key: tuple[Whole, Whole]
 ) -> tuple[Words, Words, Words, Words]:
     """The four random words of each counter, four words in arrays of one shape, and a key."""
     w, x, y, z = (word.astype(np.uint32) for word in philox_in_64_bits(counter, key))
@@ -41,7 +43,7 @@ def philox(
 
 
 def philox_in_64_bits(
-    counter: Sequence[npt.NDArray[Any]], key: tuple[int, int]
+    counter: Sequence[npt.NDArray[Any]], key: tuple[Whole, Whole]
 ) -> tuple[Wide, Wide, Wide, Wide]:
     """The words of `philox`, each as an integer of 64 bits."""
     a, b, c, d = (np.array(word, np.uint64) for word in counter)
@@ -64,18 +66,19 @@ def philox_in_64_bits(
 
 
 def random_bits(
-    seed: int, step: int, position: npt.NDArray[np.int64], stream: int
+    seed: Whole, step: Whole, position: npt.NDArray[np.int64], stream: int
 ) -> npt.NDArray[np.uint32]:
-    """32 random bits for each position.
+    """32 random bits for each position; seeds and steps may differ between positions.
 
     Element `position` is word `position % 4` of the block with the counter (position // 4, low
     word of step, high word of step, stream) and the key (low word of seed, high word of seed).
     `step` is the number of the training step.
     """
-    block = (position // 4).astype(np.uint32)
+    shape = np.broadcast_shapes(np.shape(seed), np.shape(step), position.shape)
+    block = np.broadcast_to((position // 4).astype(np.uint32), shape)
 
-    def everywhere(word: int) -> Words:
-        return np.full(position.shape, word & 0xFFFFFFFF, np.uint32)
+    def everywhere(word: Whole) -> Words:
+        return np.full(shape, word & 0xFFFFFFFF, np.uint32)
 
     counter = (block, everywhere(step), everywhere(step >> 32), everywhere(stream))
     words = philox(counter, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))

@@ -47,8 +47,8 @@ class Rewrite:
         locals: the scalar that replaces each local, by name.
         buffer: the function that renames a buffer. It is called in the order of the text: operands
             before stores, the index of a store before its value.
-        start: the function of a buffer's old name that returns the index of its first element in
-            the new buffer. Without it, that index is 0.
+        place: the function of a buffer's old name and an index in it that returns the index in the
+            new buffer; by default the same.
         load: the function that replaces a load, whose index and bounds are rewritten before.
         scalars: the scalars that replace others, wherever they occur.
 
@@ -64,14 +64,14 @@ class Rewrite:
         locals: Mapping[str, Scalar] | None = None,
         *,
         buffer: Callable[[str], str] = str,
-        start: Callable[[str], Index] | None = None,
+        place: Callable[[str, Index], Index] | None = None,
         load: Callable[[Load], Scalar] | None = None,
         scalars: Mapping[Scalar, Scalar] | None = None,
     ) -> None:
         self._axes = axes or {}
         self._locals = locals or {}
         self._buffer = buffer
-        self._start = start
+        self._place = place
         self._load = load
         self._scalars: dict[Scalar, Scalar] = {**(scalars or {})}
         # None for indices without replacements.
@@ -131,7 +131,7 @@ class Rewrite:
     def _location(self, buffer: str, index: Index) -> tuple[str, Index]:
         """The new buffer of an element, and its index in that buffer."""
         new, offset = self._buffer(buffer), self.index(index)
-        return new, offset if self._start is None else offset + self._start(buffer)
+        return new, offset if self._place is None else self._place(buffer, offset)
 
     def bounds(self, bounds: tuple[Bound, ...]) -> tuple[Bound, ...]:
         indices = [self.index(bound.index) for bound in bounds]

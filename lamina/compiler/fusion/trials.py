@@ -47,7 +47,8 @@ class UnnamedStep:
             return IterationRow(location, Index()) if isinstance(location, str) else location
 
         rewrite = Rewrite(
-            buffer=lambda buffer: row(buffer).buffer, start=lambda buffer: row(buffer).start
+            buffer=lambda buffer: row(buffer).buffer,
+            place=lambda buffer, index: index + row(buffer).start,
         )
         return replace(rewrite.record(self.step), name=name)
 

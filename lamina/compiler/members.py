@@ -1,0 +1,98 @@
+"""A program for several members of a population: one more parallel axis.
+
+Members are networks of one definition whose parameters and states differ. Each buffer that differs
+between members gets a dimension for them, and each step that uses one gets an axis. No op has a
+rule for it, and the sums of a member have the same terms as in its own program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from lamina.compiler.memory import plan_memory
+from lamina.program.check import verify
+from lamina.program.index import Axis, Index, axis_index
+from lamina.program.program import Buffer, Program
+from lamina.program.rewrite import Rewrite
+from lamina.program.steps import Loop, Step, reads_of, writes_of
+from lamina.program.target import Target
+
+# The name of the axis. Names of axes are short texts that the compiler makes; none has a space.
+MEMBER = "of members"
+
+
+def with_members(
+    program: Program,
+    members: int,
+    target: Target,
+    own_inputs: Collection[str] = (),
+    *,
+    innermost: bool = False,
+) -> Program:
+    """The program of `members` members at once.
+
+    Args:
+        program: the program of one member.
+        members: their number.
+        target: the target for which the program was compiled.
+        own_inputs: the inputs that differ between members; the others are shared.
+        innermost: whether members are the last dimension of buffers, so that those of one element
+            are neighbours. They are the first dimension otherwise.
+    """
+    axis = Axis(MEMBER, members)
+    own = differing(program, own_inputs)
+    sizes = {name: program.buffers[name].size for name in own}
+
+    def place(buffer: str, index: Index) -> Index:
+        if buffer not in own:
+            return index
+        if innermost:
+            return index * members + axis_index(axis)
+        return index + axis_index(axis) * sizes[buffer]
+
+    rewrite = Rewrite(place=place)
+
+    def extended(step: Step) -> Step:
+        if writes_of(step).isdisjoint(own):
+            return step
+        new = rewrite.record(step)
+        name = "axes" if isinstance(new, Loop) else "batch"
+        axes: tuple[Axis, ...] = getattr(new, name)
+        if innermost and not isinstance(new, Loop):
+            # Their strides are those of one member.
+            new = replace(new, left_windows=(), right_windows=())
+        return replace(new, **{name: (*axes, axis) if innermost else (axis, *axes)})
+
+    def of_members(buffer: Buffer) -> Buffer:
+        if buffer.name not in own:
+            return buffer
+        shape = (*buffer.shape, members) if innermost else (members, *buffer.shape)
+        return replace(buffer, shape=shape)
+
+    buffers = {name: of_members(buffer) for name, buffer in program.buffers.items()}
+    steps = tuple(map(extended, program.steps))
+    copies = {name for step in steps[: program.prepared] for name in writes_of(step)}
+    plan = plan_memory(
+        *(buffers, steps, [*(buffer for _, buffer in program.outputs), *copies], program.repeats),
+        alignment=target.alignment_bytes,
+        largest_block=target.largest_block_bytes,
+    )
+    extended_program = replace(program, buffers=buffers, steps=steps, plan=plan)
+    verify(extended_program)
+    return extended_program
+
+
+def differing(program: Program, own_inputs: Collection[str]) -> frozenset[str]:
+    """The buffers that differ between members: those that depend on parameters or states."""
+    outside = (buffer.name for kind in ("parameter", "state") for buffer in program.of_kind(kind))
+    own = {*own_inputs, *outside}
+    before = -1
+    # A repeat may read in a step what a later step writes.
+    while before != len(own):
+        before = len(own)
+        for step in program.steps:
+            written = writes_of(step)
+            if not own.isdisjoint(reads_of(step) | written):
+                own |= written
+    return frozenset(own)
