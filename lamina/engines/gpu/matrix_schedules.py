@@ -66,14 +66,18 @@ def registers_suffice(gemm: Product, decided: MatrixSchedule) -> bool:
 
     The product is the one after the exchange of its operands.
     """
+    return _held_registers(gemm, decided) <= _MOST_HELD
+
+
+def _held_registers(gemm: Product, decided: MatrixSchedule) -> int:
+    """The registers of 32 bits that hold a work item's share of the next tiles."""
     sides = (gemm.left, decided.left, decided.tile_m), (gemm.right, decided.right, decided.tile_n)
-    held = sum(
+    return sum(
         -(-tile * decided.tile_k // (load.lanes * decided.group))
         * -(-load.lanes * side.loaded_bytes // 4)
         for side, load, tile in sides
         if not load.is_asynchronous
     )
-    return held <= _MOST_HELD
 
 
 def matrices_fit(decided: MatrixSchedule, traits: Traits) -> bool:

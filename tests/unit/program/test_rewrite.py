@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lamina.base.shapes import float32, int64
-from lamina.program.index import Axis, Index, axis_index, gathered_index
+from lamina.program.index import Axis, axis_index, gathered_index
 from lamina.program.rewrite import Rewrite
 from lamina.program.scalar import Apply, Bound, Load, Local, Position, Within
 from lamina.program.steps import Contraction, Loop, Reduce, Scan, Store, Write
@@ -108,7 +108,7 @@ def test_a_buffer_may_become_a_range_of_another():
     store = Store("0", axis_index(i), Load("1", axis_index(i), float32))
     rewrite = Rewrite(
         buffer=lambda name: {"0": "rows", "1": "x"}[name],
-        start=lambda name: Index(40 if name == "0" else 0),
+        place=lambda name, index: index + (40 if name == "0" else 0),
     )
     assert rewrite.record(store) == Store(
         "rows", axis_index(i) + 40, Load("x", axis_index(i), float32)
