@@ -679,7 +679,11 @@ def test_pytorch_has_the_parameters_of_ready_networks(on_device, modules, name, 
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("name", ["seed-forward", "tiny-run", "vgg", "lstm", "transformer"])
-def test_calls_as_graphs_compute_what_calls_compute(on_device, modules, name, mixed, tmp_path):
+def test_calls_as_graphs_compute_what_calls_compute(
+    on_device, modules, name, mixed, tmp_path, monkeypatch
+):
+    # oneDNN has no LSTM of bfloat16 for processors without AVX-512.
+    monkeypatch.setattr(on_device.torch.backends.mkldnn, "enabled", False)
     worker, (record, data) = importlib.import_module("worker"), given(modules, name, tmp_path)
     how = {"compiled": False, "mixed": mixed, "device": "cpu"}
     expected = worker.fingerprint(record, on_device.PyTorchOnDevice(record, data, **how))
