@@ -43,7 +43,7 @@ from lamina.program.target import Target
 PROCESSOR_SECONDS, GPU_SECONDS = 0.0, 10.0
 # Steps of one signature are tuned if they have at least this share of the program's expected time,
 # and each takes at least as long as so many launches.
-LEAST_SHARE, LEAST_LAUNCHES = 0.01, 1
+LEAST_SHARE, LEAST_LAUNCHES = 0.01, 4
 # The operations that a device does while it moves a byte, for that estimate.
 _OPERATIONS_PER_BYTE = 16
 # The candidates of so many further steps are built while a step is timed.

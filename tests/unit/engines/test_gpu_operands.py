@@ -239,7 +239,10 @@ def test_packed_weights_are_read_in_whole_sectors(dtype):
 @pytest.mark.parametrize(
     ("dtype", "products"), [("mixed-bfloat16", "float32"), ("float32", "tf32")]
 )
-def test_large_products_of_any_precision_are_for_the_library(dtype, products):
-    workload = WORKLOADS["wide-step"]
-    (line,) = shares_of(workload, dtype, ["sm_90"], products)
-    assert line == "  sm_90: cuBLASLt computes 99.9% of 18.42 GFLOP"
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("wide-step", "99.9% of 18.42 GFLOP"), ("transformer", "100.0% of 39.46 GFLOP")],
+)
+def test_large_products_of_any_precision_are_for_the_library(name, share, dtype, products):
+    (line,) = shares_of(WORKLOADS[name], dtype, ["sm_90"], products)
+    assert line == f"  sm_90: cuBLASLt computes {share}"
