@@ -49,6 +49,7 @@ if not loaded_when_used(__name__):
     from lamina.model import load as load
     from lamina.network import Network as Network
     from lamina.network import Sequential as Sequential
+    from lamina.population import Population as Population
     from lamina.runtime.function import compile as compile
     from lamina.training import callbacks as callbacks
     from lamina.training.callbacks import Callback as Callback

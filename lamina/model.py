@@ -27,7 +27,7 @@ from lamina.data.conversion import rounded_parameters
 from lamina.data.dataset import Data
 from lamina.data.stream import AnyData, as_data, as_inputs, whole_of
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DefinitionError, Named
+from lamina.errors import DefinitionError, Named, errors_at
 from lamina.files.model_file import ModelFile, read_arrays, read_model, write_model
 from lamina.files.weights import (
     NamedArrays,
@@ -591,6 +591,8 @@ def load(
         DTypeError: for `precision="tf32"` if the dtype is not float32.
     """
     saved, opened = read_model(path, layers), open_engine(engine)
+    with errors_at(os.fspath(path)):
+        saved.require_members(several=False)
     kept, values = saved.precision, saved.values
     if dtype is not None or precision is not None:
         new_dtype = dtype or kept.name

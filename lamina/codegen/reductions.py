@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import final
+from itertools import accumulate, pairwise
+from typing import Protocol, final
 
 from lamina.base.shapes import int64, size_of
 from lamina.codegen.builder import Builder
@@ -21,6 +22,25 @@ from lamina.program.steps import Reduce
 _HERE = Rewrite({})
 # Positions below 2**31 are carried in 32 bits, as wide as most values.
 _FEW_BITS = 31
+
+
+class Combining(Protocol):
+    """What a loop over the points of reductions needs of them.
+
+    Attributes:
+        sums_floats: whether it adds floats; long sums are made in blocks.
+    """
+
+    @property
+    def sums_floats(self) -> bool: ...
+
+    def start(self, lanes: int) -> tuple[Value, ...]: ...
+
+    def accumulate(
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
+    ) -> tuple[Value, ...]: ...
+
+    def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]: ...
 
 
 class Combiner(ABC):
@@ -65,6 +85,38 @@ def combiner(stage: Reduce, code: Builder) -> Combiner:
     """The combiner of a reduction."""
     kind = _Position if stage.combine in ("argmax", "argmin") else _Plain
     return kind(stage, code)
+
+
+@final
+class Together:
+    """Several reductions over the same points, which do not depend on each other."""
+
+    def __init__(self, combiners: Sequence[Combiner]) -> None:
+        self._combiners = combiners
+        self.sums_floats = any(combine.sums_floats for combine in combiners)
+        # The number of values that each carries.
+        self._counts = [len(combine.start(0)) for combine in combiners]
+
+    def start(self, lanes: int) -> tuple[Value, ...]:
+        return tuple(value for combine in self._combiners for value in combine.start(lanes))
+
+    def accumulate(
+        self, points: Points[Builder], carried: tuple[Value, ...], at: Rewrite = _HERE
+    ) -> tuple[Value, ...]:
+        return tuple(
+            value
+            for combine, part in zip(self._combiners, self.parts(carried), strict=True)
+            for value in combine.accumulate(points, part, at)
+        )
+
+    def merged(self, left: Sequence[Value], right: Sequence[Value]) -> tuple[Value, ...]:
+        parts = zip(self._combiners, self.parts(left), self.parts(right), strict=True)
+        return tuple(value for combine, a, b in parts for value in combine.merged(a, b))
+
+    def parts(self, carried: Sequence[Value]) -> list[tuple[Value, ...]]:
+        """The carried values of each reduction."""
+        ends = list(accumulate(self._counts, initial=0))
+        return [tuple(carried[first:end]) for first, end in pairwise(ends)]
 
 
 @final

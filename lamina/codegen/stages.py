@@ -13,12 +13,12 @@ from lamina.codegen.blocks import BlockedLoop, Bound, Carried, blocks_of, write_
 from lamina.codegen.builder import Builder
 from lamina.codegen.points import Points
 from lamina.codegen.primitives import element
-from lamina.codegen.reductions import Combiner, combiner
+from lamina.codegen.reductions import Combining, Together, combiner
 from lamina.codegen.values import Integer, Type, Value
 from lamina.errors import InternalError
 from lamina.program.index import Axis, Index
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Position
+from lamina.program.scalar import Apply, Local, Position, postorder
 from lamina.program.steps import Reduce, Scan, SegmentSum, Stage, Store, Write
 
 
@@ -109,9 +109,12 @@ class Stages:
 
     def write(self, stages: Sequence[Stage]) -> None:
         """Writes stages one after the other."""
-        for stage in stages:
+        for group in groups_of(stages):
+            stage, *_ = group
             if isinstance(stage, Reduce):
-                self._points.define(stage.local, self._reduced(stage))
+                reduces = [reduce for reduce in group if isinstance(reduce, Reduce)]
+                for reduce, value in zip(reduces, self._reduced(reduces), strict=True):
+                    self._points.define(reduce.local, value)
             elif isinstance(stage, Write):
                 self._write(stage)
             elif isinstance(stage, Scan):
@@ -130,23 +133,26 @@ class Stages:
         lanes = fitting_lanes(self._style.inner_lanes, stage.axes[-1].extent)
         return lanes if lanes > 1 else 0
 
-    def _reduced(self, stage: Reduce) -> Value:
-        if not stage.axes:
-            return self._points.value(stage.value)
-        lanes = self._across(stage)
-        combine = combiner(stage, self._code)
+    def _reduced(self, stages: Sequence[Reduce]) -> list[Value]:
+        """The results of reductions over the same points, in one loop."""
+        first = stages[0]
+        if not first.axes:
+            return [self._points.value(stage.value) for stage in stages]
+        lanes = self._across(first)
+        combiners = [combiner(stage, self._code) for stage in stages]
+        combine = Together(combiners)
         carried = combine.start(lanes or self._points.lanes)
-        if not lanes and is_window(stage, self._style.window):
-            for point in np.ndindex(*(axis.extent for axis in stage.axes)):
-                at = Rewrite(dict(zip(stage.axes, map(Index, point), strict=True)))
+        if not lanes and is_window(first, self._style.window):
+            for point in np.ndindex(*(axis.extent for axis in first.axes)):
+                at = Rewrite(dict(zip(first.axes, map(Index, point), strict=True)))
                 carried = combine.accumulate(self._points, carried, at)
-            return combine.result(carried)
-        if all(axis.extent for axis in stage.axes):
-            carried = self._reduce_nest(stage.axes, lanes, combine, carried)
-        return combine.finish(carried) if lanes else combine.result(carried)
+        elif all(axis.extent for axis in first.axes):
+            carried = self._reduce_nest(first.axes, lanes, combine, carried)
+        parts = zip(combiners, combine.parts(carried), strict=True)
+        return [each.finish(part) if lanes else each.result(part) for each, part in parts]
 
     def _reduce_nest(
-        self, axes: Sequence[Axis], lanes: int, combine: Combiner, carried: Carried
+        self, axes: Sequence[Axis], lanes: int, combine: Combining, carried: Carried
     ) -> Carried:
         points = self._points
         axis, *rest = axes
@@ -177,7 +183,7 @@ class Stages:
         axis: Axis,
         lanes: int,
         terms: int,
-        combine: Combiner,
+        combine: Combining,
         carried: Carried,
         body: Callable[[Carried], Carried],
     ) -> Carried:
@@ -193,7 +199,7 @@ class Stages:
         blocks = blocks_of(extent, terms) if combine.sums_floats else []
         return blocked.write(blocks, 0, extent, extent, carried)
 
-    def _unrolled(self, axis: Axis, lanes: int, combine: Combiner, carried: Carried) -> Carried:
+    def _unrolled(self, axis: Axis, lanes: int, combine: Combining, carried: Carried) -> Carried:
         """A few iterations one after the other; without lanes the axis is bound."""
         points = self._points
         for start in range(0, axis.extent, lanes):
@@ -263,6 +269,32 @@ class Stages:
             received = (code.select(before, following, low), code.select(before, high, middle))
             low, _ = code.end_loop(opened, received)
         return low
+
+
+def groups_of(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """The stages in order; neighbouring reductions that may share a loop are in one group."""
+    groups: list[list[Stage]] = []
+    for stage in stages:
+        if groups and isinstance(stage, Reduce) and _may_join(stage, groups[-1]):
+            groups[-1].append(stage)
+        else:
+            groups.append([stage])
+    return groups
+
+
+def _may_join(stage: Reduce, group: Sequence[Stage]) -> bool:
+    """Whether a reduction has the same points as others, the same blocks, and none as operand."""
+    first = group[0]
+    if not isinstance(first, Reduce) or not stage.axes or stage.axes != first.axes:
+        return False
+    if _sums_floats(stage) != _sums_floats(first):
+        return False
+    joined = {other.local for other in group if isinstance(other, Reduce)}
+    return not any(isinstance(s, Local) and s.name in joined for s in postorder(stage.value))
+
+
+def _sums_floats(stage: Reduce) -> bool:
+    return stage.combine == "sum" and stage.dtype.is_float
 
 
 def fitting_lanes(lanes: int, extent: int) -> int:

@@ -29,6 +29,7 @@ def with_members(
     own_inputs: Collection[str] = (),
     *,
     innermost: bool = False,
+    padding: int = 1,
 ) -> Program:
     """The program of `members` members at once.
 
@@ -38,11 +39,17 @@ def with_members(
         target: the target for which the program was compiled.
         own_inputs: the inputs that differ between members; the others are shared.
         innermost: whether members are the last dimension of buffers, so that those of one element
-            are neighbours. They are the first dimension otherwise.
+            are neighbours. They are the first dimension otherwise; that of inputs is the batch.
+        padding: the bytes of which the distance between two members is a multiple, in memory
+            outside of the program, if they are not the last dimension.
     """
     axis = Axis(MEMBER, members)
     own = differing(program, own_inputs)
     sizes = {name: program.buffers[name].size for name in own}
+    for kind in ("parameter", "state"):
+        for buffer in program.of_kind(kind):
+            multiple = 1 if innermost else max(padding // buffer.dtype.itemsize, 1)
+            sizes[buffer.name] = -(-buffer.size // multiple) * multiple
 
     def place(buffer: str, index: Index) -> Index:
         if buffer not in own:
@@ -67,7 +74,15 @@ def with_members(
     def of_members(buffer: Buffer) -> Buffer:
         if buffer.name not in own:
             return buffer
-        shape = (*buffer.shape, members) if innermost else (members, *buffer.shape)
+        first, *rest = buffer.shape or (1,)
+        if innermost:
+            shape = (*buffer.shape, members)
+        elif buffer.kind == "input":
+            shape = (members * first, *rest)
+        elif sizes[buffer.name] != buffer.size:
+            shape = (members, sizes[buffer.name])
+        else:
+            shape = (members, *buffer.shape)
         return replace(buffer, shape=shape)
 
     buffers = {name: of_members(buffer) for name, buffer in program.buffers.items()}

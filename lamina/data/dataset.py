@@ -30,7 +30,7 @@ from lamina.data.arrays import (
 from lamina.data.conversion import has_columns, is_buffer, is_sparse, listed, to_array
 from lamina.errors import DataError, Named
 from lamina.foreign import spelling
-from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, philox_in_64_bits
+from lamina.program.philox import ORDER_STREAM, SPLIT_STREAM, permutations
 
 Floats = Annotated[DTypeLike, ElementType(("float",))]
 # Inputs, targets, and the weights of the examples if there are any.
@@ -38,12 +38,10 @@ Batch = tuple[Any, ...]
 
 # The names of inputs and targets that are recognised, in pairs.
 NAME_PAIRS = (("x", "y"), ("inputs", "targets"), ("images", "labels"))
-# Random keys are drawn for so many examples at a time, because the generator needs scratch memory.
-_PIECE = 1 << 18
-_32 = np.uint64(32)
 
 
-def _positions(value: Any) -> Array:
+def positions_of(value: Any) -> Array:
+    """A row of positions of examples; DataError for anything else."""
     problem = "the positions of examples must be a row of integers"
     positions = to_array(value, problem)
     if positions.ndim != 1 or positions.size == 0 or positions.dtype.kind not in "iu":
@@ -253,13 +251,18 @@ class Dataset(Named, metaclass=Called):
             fields += [f"{n} {example_text(array)}" for n, array in zip(names, each, strict=True)]
         return f"{len(self)} example{'' if len(self) == 1 else 's'}: {', '.join(fields)}"
 
-    def take(self, indices: Annotated[npt.ArrayLike, ReadBy(_positions)]) -> Dataset:
+    def take(self, indices: Annotated[npt.ArrayLike, ReadBy(positions_of)]) -> Dataset:
         """Copies of the examples at these positions, in this order; a position may be repeated.
 
         Raises:
             DataError: if `indices` is empty, not a row of integers, or out of range.
         """
         positions = np.asarray(indices)
+        self.require_within(positions)
+        return self._select(positions)
+
+    def require_within(self, positions: Array) -> None:
+        """Raises DataError if a position is outside the data set."""
         low, high = int(positions.min()), int(positions.max())
         if low < 0 or high >= len(self):
             position = str(low if low < 0 else high)
@@ -268,7 +271,6 @@ class Dataset(Named, metaclass=Called):
                 facts=(("expected", f"0 to {len(self) - 1}"), ("found", position)),
                 advice="Positions count from 0; negative ones do not count from the end.",
             )
-        return self._select(positions)
 
     def subset(self, start: int, stop: int | None = None) -> Dataset:
         """The examples `start` to `stop - 1`, views of this data set's memory.
@@ -422,20 +424,3 @@ def as_dataset(value: Dataset | tuple[Any, ...] | Array) -> Dataset:
 
 
 Data = Annotated[Dataset | tuple[Any, Any] | tuple[Any, Any, Any], ReadBy(as_dataset)]
-
-
-def permutations(count: int, seed: int, numbers: range, stream: int) -> npt.NDArray[np.int64]:
-    """A permutation for each number, int64[numbers, count]: positions sorted by 64 random bits."""
-    keys = np.empty((len(numbers), count + count % 2), np.uint64)
-    key = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
-    words_of = np.array(numbers, np.uint64)[:, None]
-    low, high = (words_of & np.uint64(0xFFFFFFFF)), words_of >> _32
-    # A block of four words gives two keys.
-    for start in range(0, count, _PIECE):
-        stop = min(start + _PIECE, keys.shape[1])
-        block = np.arange(start // 2, stop // 2, dtype=np.uint64)
-        counter = np.broadcast_arrays(block, low, high, np.uint64(stream))
-        words = philox_in_64_bits(counter, key)
-        keys[:, start:stop:2] = (words[0] << _32) | words[1]
-        keys[:, start + 1 : stop : 2] = (words[2] << _32) | words[3]
-    return np.argsort(keys[:, :count], axis=1, kind="stable").astype(np.int64, copy=False)

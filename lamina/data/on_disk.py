@@ -19,10 +19,9 @@ from lamina.base.shapes import Array, size_of
 from lamina.checks import checked
 from lamina.checks.kinds import FilePath, OrNone, Whole
 from lamina.data.archives import NpyLayout, Pair, hdf5_arrays, npy_layout, open_hdf5
-from lamina.data.dataset import permutations
 from lamina.data.untrusted import RESTORE, PathLike, reading
 from lamina.errors import DataError, FileFormatError
-from lamina.program.philox import CHUNK_STREAM
+from lamina.program.philox import CHUNK_STREAM, permutations
 
 # Larger files are mapped, unless `load` is told otherwise.
 MAPPED_BYTES = 256 << 20

@@ -12,9 +12,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.kinds import Misfit, ReadBy, Whole, shown
 from lamina.checks.stored import read_stored
-from lamina.data.dataset import permutations
 from lamina.errors import DataError
-from lamina.program.philox import WINDOW_STREAM, random_bits
+from lamina.program.philox import WINDOW_STREAM, permutations, random_bits
 
 Counted = Annotated[int, Whole(0)]
 

@@ -14,6 +14,8 @@ import numpy as np
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType
 from lamina.engines.room import Need
+from lamina.errors import InternalError
+from lamina.program.philox import permutations
 from lamina.program.program import Program
 from lamina.program.target import Target
 
@@ -110,6 +112,38 @@ class TunedStep:
     chosen: int
 
 
+@frozen_dataclass
+class Members:
+    """The members of a population: networks of one definition, whose values differ.
+
+    Attributes:
+        count: their number.
+        own_inputs: whether each member has inputs of its own; otherwise they have the same.
+        may_use_lanes: whether an engine may compute several members in the lanes of a vector, and
+            so add up numbers in another order than for one alone.
+        extended: makes the program of several members from the program of one
+            (`lamina.compiler.members.with_members`).
+    """
+
+    count: int
+    own_inputs: bool
+    may_use_lanes: bool
+    extended: Callable[..., Program]
+
+    def program(
+        self, program: Program, count: int, target: Target, *, lanes: bool = False
+    ) -> Program:
+        """The program of `count` members from the program of one.
+
+        With `lanes`, the members of an element are neighbours. Otherwise the memory outside of the
+        program is as `Engine.allocate` makes it.
+        """
+        own = [buffer.name for buffer in program.of_kind("input")] if self.own_inputs else []
+        return self.extended(
+            *(program, count, target, own), innermost=lanes, padding=target.alignment_bytes
+        )
+
+
 @final
 class Changes:
     """Counts the changes of any of several memories.
@@ -152,6 +186,10 @@ class Memory(Protocol):
 
     def copy_from(self, source: Memory) -> None:
         """Copies a memory of the same engine, dtype and size; need not wait for the device."""
+        ...
+
+    def member(self, number: int) -> Memory:
+        """The same bytes as the memory of one member, if this one has a first axis of members."""
         ...
 
     def release(self) -> None:
@@ -264,6 +302,13 @@ class Executable(Protocol):
         outputs = self.run_many(resident, rows, recorded)
         return lambda: outputs
 
+    def activate(self, members: Array) -> None:
+        """Only these members of a population are computed from now on, by number, int64 (count,).
+
+        Outputs of the others are undefined.
+        """
+        raise InternalError(f"this program has no members: {members}")
+
     def output(self, name: str) -> Array:
         """A copy of an output. This executable did the arena's last run; waits for its end."""
         ...
@@ -320,8 +365,14 @@ class Engine(Protocol):
         """The bytes that can be allocated now; None if that is not known."""
         ...
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], members: int | None = None
+    ) -> Memory:
         """Memory for an array, filled with zeros.
+
+        Args:
+            members: how many such arrays are allocated together; their memory has a first axis of
+                members, along which arrays may have gaps between them.
 
         Raises:
             EngineError: if there is not enough memory.
@@ -362,6 +413,7 @@ class Engine(Protocol):
         *,
         timed: bool = False,
         schedule: Any = None,
+        members: Members | None = None,
     ) -> Executable:
         """Machine code for the program.
 
@@ -373,6 +425,9 @@ class Engine(Protocol):
             timed: whether every step is timed, which makes the program slower.
             schedule: the schedules of its steps, as this engine's generator of kernels states them;
                 decided by default.
+            members: the members of a population, for whom the program of one is run. Their
+                memories, outputs and recorded outputs have a first axis of members; so have rows of
+                examples, and the inputs of a single run, if each member has its own.
 
         Raises:
             EngineError: if there is not enough memory for it, including its workspaces.
@@ -396,12 +451,16 @@ class Engine(Protocol):
         """The text generated for a step, or for all steps, in one of the `languages`."""
         ...
 
-    def needs(self, program: Program) -> tuple[Need, ...]:
+    def needs(self, program: Program, members: Members | None = None) -> tuple[Need, ...]:
         """The memory that is counted before a program is compiled, besides `memories`.
 
         An engine may have to write the program's kernels for it.
         """
         ...
+
+    def permutations(self, count: int, seeds: Array, numbers: Array, stream: int) -> Array:
+        """`lamina.program.philox.permutations`; an engine may have a faster way."""
+        return permutations(count, seeds, numbers, stream)
 
     def workspace_bytes(self, program: Program) -> int | None:
         """The bytes that a compiled program takes in addition to its buffers; None if unknown."""

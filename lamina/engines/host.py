@@ -12,7 +12,7 @@ import numpy as np
 from lamina.base.shapes import Array, size_of
 from lamina.base.shielded import shielded
 from lamina.engines import machine_memory
-from lamina.engines.engine import Arena, Changes, Engine, Memory
+from lamina.engines.engine import Arena, Changes, Engine, Members, Memory
 from lamina.engines.room import Need, needs_of_program
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
@@ -26,22 +26,33 @@ class HostMemory:
     """An array that starts at a cache line, unless it is the caller's.
 
     Args:
-        shape, dtype: the shape and dtype of the array.
+        shape, dtype: the shape and dtype of the array; with members, of the array of each.
         changes: the counter of writes to this memory and to others.
+        members: the length of a first axis, along which each array starts at a cache line.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], changes: Changes | None = None
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        changes: Changes | None = None,
+        members: int | None = None,
     ) -> None:
-        self.array = aligned(size_of(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        count, size = 1 if members is None else members, size_of(shape) * dtype.itemsize
+        each = size if members is None else -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        rows = aligned(count * each).reshape(count, each)[:, :size].view(dtype)
+        self.array = rows.reshape(shape if members is None else (count, *shape))
         self.changes = changes or Changes()
 
     @classmethod
-    def of(cls, array: Array) -> HostMemory:
+    def of(cls, array: Array, changes: Changes | None = None) -> HostMemory:
         """An array of the caller's as memory that programs only read, without a copy."""
         memory = cls.__new__(cls)
-        memory.array, memory.changes = array, Changes()
+        memory.array, memory.changes = array, changes or Changes()
         return memory
+
+    def member(self, number: int) -> HostMemory:
+        return HostMemory.of(self.array[number : number + 1].reshape(self.shape[1:]), self.changes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,8 +90,10 @@ class HostEngine(Engine):
     def available_bytes(self) -> int | None:
         return machine_memory.available_bytes()
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostMemory:
-        return HostMemory(shape, dtype, self.changes)
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], members: int | None = None
+    ) -> HostMemory:
+        return HostMemory(shape, dtype, self.changes, members)
 
     def shared(self, array: Array) -> HostMemory:
         return HostMemory.of(array)
@@ -91,7 +104,7 @@ class HostEngine(Engine):
     def arena(self) -> HostArena:
         return HostArena()
 
-    def needs(self, program: Program) -> tuple[Need, ...]:
+    def needs(self, program: Program, members: Members | None = None) -> tuple[Need, ...]:
         # Workspaces are counted when a program is compiled: machine code takes long to write.
         return needs_of_program(program)
 

@@ -46,10 +46,11 @@ class ModelFile:
     """The contents of a model file.
 
     Attributes:
-        values: parameters and states, by name.
+        values: parameters and states, by name; of a population with a first axis of members.
         extra: further tensors of a checkpoint, by name.
         notes: further JSON data of a checkpoint.
         coding: the coding of the table on which the model was trained, if any.
+        seeds: of a population those of its members, int64 (members,).
     """
 
     network: Network
@@ -59,6 +60,18 @@ class ModelFile:
     extra: Mapping[str, Array] = field(default_factory=dict[str, Array])
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     coding: data.Coding | None = None
+    seeds: Array | None = None
+
+    def require_members(self, *, several: bool) -> None:
+        """Raises FileFormatError unless it holds a population, or unless it holds a model."""
+        if (self.seeds is None) is several:
+            kinds = ("a model", "lm.load(path)"), ("a population", "lm.Population.load(path)")
+            (expected, _), (found, advice) = kinds[::-1] if several else kinds
+            raise FileFormatError(
+                f"this file holds {found}, not {expected}",
+                facts=(("expected", expected), ("found", found)),
+                advice=f"Read it by {advice}.",
+            )
 
 
 def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
@@ -77,6 +90,8 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
         "seed": str(model.seed),
         "notes": json.dumps(dict(model.notes)),
     }
+    if model.seeds is not None:
+        metadata["seeds"] = json.dumps(model.seeds.tolist())
     if model.coding is not None:
         metadata["coding"] = json.dumps(asdict(model.coding))
     if model.precision.tf32:
@@ -199,13 +214,15 @@ def _assemble(
     seed, notes = int(metadata["seed"]), json.loads(metadata["notes"])
     if not dtype.is_float or not -(2**63) <= seed < 2**63 or not isinstance(notes, dict):
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
+    seeds = _seeds(json.loads(metadata["seeds"])) if "seeds" in metadata else None
+    members = () if seeds is None else seeds.shape
     values = with_prefix(tensors, "values/")
     # Traces the network in training mode and in inference mode, so that errors are raised here.
     record = network.variables(dtype)
     variables = {**record.parameters, **record.states}
     for name, variable in variables.items():
         value = values.get(name)
-        shape, expected = static(variable.tensor.shape), variable.tensor.dtype
+        shape, expected = (*members, *static(variable.tensor.shape)), variable.tensor.dtype
         if value is not None and not expected.is_float and value.dtype == dtype.numpy:
             # Earlier files have counters as floats.
             value = values[name] = converted(value, expected.numpy)
@@ -221,7 +238,15 @@ def _assemble(
     if "coding" in metadata:
         coding = stored(data.Coding, json.loads(metadata["coding"]), "coding")
     extra = with_prefix(tensors, "extra/")
-    return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding)
+    return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding, seeds)
+
+
+def _seeds(each: Any) -> Array:
+    """The seeds of the members of a population."""
+    seeds = cast(list[Any], each) if isinstance(each, list) else []
+    if not seeds or not all(type(s) is int and -(2**63) <= s < 2**63 for s in seeds):
+        raise ValueError(f"seeds {each}")
+    return np.array(seeds, np.int64)
 
 
 def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> str:

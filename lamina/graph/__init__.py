@@ -14,6 +14,7 @@ from lamina.graph.graph import reached_all as reached_all
 from lamina.graph.graph import reached_ends as reached_ends
 from lamina.graph.graph import topological as topological
 from lamina.graph.graph import users_of as users_of
+from lamina.graph.hyperparameters import Fields as Fields
 from lamina.graph.hyperparameters import Hyperparameter as Hyperparameter
 from lamina.graph.hyperparameters import Hyperparameters as Hyperparameters
 from lamina.graph.hyperparameters import of_numbers as of_numbers

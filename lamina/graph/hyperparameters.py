@@ -17,6 +17,7 @@ from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast, final
 
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import DType
 from lamina.graph.leaves import LEAF
 from lamina.graph.tensor import Tensor
@@ -50,9 +51,7 @@ class Hyperparameter:
         if self._formula is None:
             return values.get(self.name, _plain(cast(float, self)))
         function, operands = self._formula
-        return function(
-            *(x.with_values(values) if isinstance(x, Hyperparameter) else x for x in operands)
-        )
+        return function(*(_with_values(x, values) for x in operands))
 
 
 @final
@@ -111,6 +110,22 @@ def _method(function: Callable[..., float], *, is_reflected: bool = False) -> Ca
     return method
 
 
+def _comparison(function: Callable[..., bool]) -> Callable[..., Any]:
+    def method(self: Any, *others: Any) -> Any:
+        if not all(isinstance(other, int | float) for other in others):
+            return NotImplemented
+        result = function(*map(_plain, (self, *others)))
+        names = [x.name if isinstance(x, Hyperparameter) else x for x in (self, *others)]
+        decisions = self._owner.decisions
+        decisions.setdefault((function, *names), Decision(function, (self, *others), result))
+        return result
+
+    return method
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Hyperparameter, f"__{_name}__", _comparison(getattr(operator, _name)))
+setattr(Hyperparameter, "__bool__", _comparison(operator.truth))  # noqa: B010
 for _name in (*_SYMBOLS, "mod", "neg", "abs"):
     _function: Callable[..., float] = getattr(operator, _name)
     setattr(Hyperparameter, f"__{_name}__", _method(_function))
@@ -118,15 +133,40 @@ for _name in (*_SYMBOLS, "mod", "neg", "abs"):
         setattr(Hyperparameter, f"__r{_name}__", _method(_function, is_reflected=True))
 
 
+@frozen_dataclass
+class Decision:
+    """A comparison of hyper-parameters on which a graph depends.
+
+    Attributes:
+        operands: hyper-parameters and numbers.
+        result: what `function` returned for them.
+    """
+
+    function: Callable[..., bool]
+    operands: tuple[float, ...]
+    result: bool
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        """Whether it has the same result with other values of fields, by their names."""
+        return self.function(*(_with_values(x, values) for x in self.operands)) is self.result
+
+
+def _with_values(number: float, values: Mapping[str, float]) -> float:
+    return number.with_values(values) if isinstance(number, Hyperparameter) else number
+
+
 class Hyperparameters:
     """The hyper-parameters of the graph of a training step.
 
     Attributes:
         leaves: leaves and values, by name, of hyper-parameters that have met a tensor.
+        decisions: comparisons of hyper-parameters, by function and names: with values with which
+            they have other results, the graph may be another one.
     """
 
     def __init__(self) -> None:
         self.leaves: dict[str, tuple[Tensor, float]] = {}
+        self.decisions: dict[tuple[Any, ...], Decision] = {}
 
     def of(self, record: _Record, name: str) -> _Record:
         """The record with hyper-parameters in place of its numbers; their names begin with `name`.
@@ -175,3 +215,23 @@ class Hyperparameters:
             attributes = {"name": name, "role": "state", "shape": (), "dtype": dtype}
             self.leaves[name] = Tensor(LEAF, (), attributes, (), dtype), cast(float, number)
         return self.leaves[name][0]
+
+
+@final
+class Fields(Hyperparameters):
+    """The numbers in the fields of records, by name.
+
+    A record whose numbers are replaced by their names (`of`) is equal to any that differs from it
+    in its numbers only.
+
+    Attributes:
+        values: the numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, float] = {}
+
+    def number(self, value: float, name: str) -> Any:
+        self.values[name] = _plain(value)
+        return name

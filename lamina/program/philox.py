@@ -30,6 +30,8 @@ VERIFICATION_STREAM = 0x76657269
 WINDOW_STREAM = 0x77696E64
 CHUNK_STREAM = 0x63686E6B
 
+# The random words that are made at once stay in a processor's caches.
+_PIECE = 1 << 18
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
@@ -43,7 +45,7 @@ def philox(
 
 
 def philox_in_64_bits(
-    counter: Sequence[npt.NDArray[Any]], key: tuple[Whole, Whole]
+    counter: Sequence[npt.NDArray[Any]], key: tuple[Any, Any]
 ) -> tuple[Wide, Wide, Wide, Wide]:
     """The words of `philox`, each as an integer of 64 bits."""
     a, b, c, d = (np.array(word, np.uint64) for word in counter)
@@ -61,8 +63,32 @@ def philox_in_64_bits(
         c ^= np.uint64(keys[1])
         np.bitwise_and(right, _LOW, out=b)
         np.bitwise_and(left, _LOW, out=d)
-        keys = [(k + step) & 0xFFFFFFFF for k, step in zip(keys, KEY_INCREMENTS, strict=True)]
+        pairs = zip(keys, KEY_INCREMENTS, strict=True)
+        keys = [(key + step) & 0xFFFFFFFF for key, step in pairs]
     return a, b, c, d
+
+
+def permutations(
+    count: int, seeds: Whole, numbers: Sequence[int] | npt.NDArray[np.int64], stream: int
+) -> npt.NDArray[np.int64]:
+    """A permutation for each number, int64 (numbers, count): positions sorted by 64 random bits.
+
+    Args:
+        seeds: one seed, or one for each number.
+    """
+    keys = np.empty((len(numbers), count + count % 2), np.uint64)
+    seed = np.broadcast_to(np.asarray(seeds), len(numbers))[:, None].astype(np.uint64)
+    words_of = np.array(numbers, np.uint64)[:, None]
+    high, low = words_of >> _32, words_of & _LOW
+    # A block of four words gives two keys.
+    for start in range(0, count, _PIECE):
+        stop = min(start + _PIECE, keys.shape[1])
+        block = np.arange(start // 2, stop // 2, dtype=np.uint64)
+        counter = np.broadcast_arrays(block, low, high, np.uint64(stream))
+        words = philox_in_64_bits(counter, (seed & _LOW, seed >> _32))
+        keys[:, start:stop:2] = (words[0] << _32) | words[1]
+        keys[:, start + 1 : stop : 2] = (words[2] << _32) | words[3]
+    return np.argsort(keys[:, :count], axis=1, kind="stable").astype(np.int64, copy=False)
 
 
 def random_bits(

@@ -13,7 +13,7 @@ from lamina.base.shapes import Array
 from lamina.checks.origin import warn
 from lamina.compiler.program_cache import compile_cached
 from lamina.engines import room
-from lamina.engines.engine import Arena, Engine, Executable, Memory
+from lamina.engines.engine import Arena, Engine, Executable, Members, Memory
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.errors import EngineError
 from lamina.inspect.bill import Count, largest_batch_of
@@ -33,11 +33,27 @@ _Value = TypeVar("_Value")
 
 @frozen_dataclass
 class Placement:
-    """An engine, and what programs share on it: the lock of their memories, and an arena."""
+    """An engine, and what programs share on it: the lock of their memories, and an arena.
+
+    Attributes:
+        members: the number of members of a population; None for a model.
+        may_use_lanes: whether several members may be computed in the lanes of a vector.
+    """
 
     engine: Engine
     lock: ModelLock
     arena: Arena
+    members: int | None = None
+    may_use_lanes: bool = True
+
+    def of_members(self, *, own_inputs: bool) -> Members | None:
+        """The members for whom programs are compiled, with inputs of their own or common ones."""
+        if self.members is None:
+            return None
+        # Imported only here: few programs have members.
+        from lamina.compiler.members import with_members
+
+        return Members(self.members, own_inputs, self.may_use_lanes, with_members)
 
 
 @frozen_dataclass
@@ -89,17 +105,21 @@ def compile_for_batch(
     *,
     timed: bool = False,
     program: Program | None = None,
+    own_inputs: bool = False,
 ) -> CompiledProgram:
     """Compiles the graph of one batch for a batch size. The caller holds the model's lock."""
     placement.lock.settle()
+    members = placement.of_members(own_inputs=own_inputs)
     if program is None:
-        program = program_for_batch(graph, batch, placement, name)
+        program = program_for_batch(graph, batch, placement, name, members=members)
     else:
-        _require_room(batch, placement.engine.needs(program), placement)
+        _require_room(batch, placement.engine.needs(program, members), placement)
     names = [tensor.attributes["name"] for tensor in graph.graph.inputs]
     order = tuple(names.index(buffer.name) for buffer in program.of_kind("input"))
     same_order = order == tuple(range(len(names)))
-    executable = placement.engine.compile(program, shared, placement.arena, timed=timed)
+    executable = placement.engine.compile(
+        program, shared, placement.arena, timed=timed, members=members
+    )
     return CompiledProgram(program, executable, placement.lock, None if same_order else order)
 
 
@@ -110,6 +130,7 @@ def program_for_batch(
     name: str,
     state: Sequence[Need] = (),
     divisible: str = "",
+    members: Members | None = None,
 ) -> Program:
     """The program for a batch size, after a check that there is memory for it.
 
@@ -146,7 +167,7 @@ def program_for_batch(
         planned = needs_of_program(program)
         _require_room(batch, (*state, *planned), placement)
     # An error of the engine itself does not depend on the batch.
-    needs = engine.needs(program)
+    needs = engine.needs(program, members)
     if needs != planned:
         with advised():
             _require_room(batch, (*state, *needs), placement)

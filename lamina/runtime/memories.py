@@ -46,9 +46,18 @@ def release_all(memories: Mapping[str, Memory]) -> None:
 
 
 def allocate_states(
-    engine: Engine, seed: int, slots: Mapping[str, tuple[Tensor, float]] | None = None
+    engine: Engine,
+    seed: int | Array,
+    slots: Mapping[str, tuple[Tensor, float]] | None = None,
+    members: int | None = None,
 ) -> dict[str, Memory]:
-    """Memories of states that are not the model's: seed, counter of training steps, slots."""
+    """Memories of states that are not the model's: seed, counter of training steps, slots.
+
+    Args:
+        seed: the seed; of a population one for each member.
+        slots: tensors and their first values, by name.
+        members: the number of members of a population; None for a model.
+    """
     integer = np.dtype("int64")
     first = {
         name: (static(tensor.shape), tensor.dtype.numpy, value)
@@ -57,8 +66,8 @@ def allocate_states(
     first |= {"seed": ((), integer, seed), "step": ((), integer, 0)}
     states: dict[str, Memory] = {}
     for name, (shape, dtype, value) in first.items():
-        states[name] = engine.allocate(shape, dtype)
-        states[name].write(np.broadcast_to(converted(np.asarray(value), dtype), shape))
+        states[name] = memory = engine.allocate(shape, dtype, members)
+        memory.write(np.broadcast_to(converted(np.asarray(value), dtype), memory.shape))
     return states
 
 
@@ -69,9 +78,19 @@ def need_of_tensors(what: str, kind: str, tensors: Iterable[tuple[str, Tensor]])
 
 @final
 class Snapshot:
-    """Copies of memories, in the engine's memory if they take little of it, else on the host."""
+    """Copies of memories, in the engine's memory if they take little of it, else on the host.
 
-    def __init__(self, engine: Engine, memories: Mapping[str, Memory], lock: ModelLock) -> None:
+    Args:
+        members: the number of members of a population; None for a model.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        memories: Mapping[str, Memory],
+        lock: ModelLock,
+        members: int | None = None,
+    ) -> None:
         self._memories, self._lock = memories, lock
         self._is_complete = False
         self._copies: dict[str, Memory] = {}
@@ -82,7 +101,8 @@ class Snapshot:
             return
         try:
             for name, memory in memories.items():
-                self._copies[name] = engine.allocate(memory.shape, memory.dtype)
+                shape = memory.shape if members is None else memory.shape[1:]
+                self._copies[name] = engine.allocate(shape, memory.dtype, members)
         except BaseException:
             self.close()
             raise
@@ -97,15 +117,21 @@ class Snapshot:
                 self._values = read_all(self._memories)
         self._is_complete = True
 
-    def restore(self) -> None:
-        """Writes the copies back; no signal interrupts it.
+    def restore(self, members: Array | None = None) -> None:
+        """Writes the copies back, also of some members alone; no signal interrupts it.
 
         If `take` failed, nothing was changed since, and nothing is written.
         """
         if not self._is_complete:
             return
         with self._lock.mutex:
-            if self._copies:
+            if members is not None:
+                before = read_all(self._copies) or self._values
+                present = read_all({name: self._memories[name] for name in before})
+                for name, values in present.items():
+                    values[members] = before[name][members]
+                write_all((self._memories[name], values) for name, values in present.items())
+            elif self._copies:
                 shielded(lambda: _copy(self._copies, self._memories))
             else:
                 write_all((self._memories[name], value) for name, value in self._values.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -38,21 +38,30 @@ class _Values:
     training steps. If objects that share them are copied together, their copies share one copy.
     """
 
-    def __init__(self, engine: Engine, values: Iterable[tuple[str, Array]]) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: Engine, values: Iterable[tuple[str, Array]], members: int | None = None
+    ) -> None:
+        self.engine, self.members = engine, members
         self.lock = ModelLock()
         self.memories: dict[str, Memory] = {}
-        self._bytes = 0
         for name, value in values:
-            self.memories[name] = engine.allocate(value.shape, value.dtype)
+            shape = value.shape if members is None else value.shape[1:]
+            self.memories[name] = engine.allocate(shape, value.dtype, members)
             self.memories[name].write(value)
-            self._bytes += value.nbytes
+
+    def of_member(self, number: int) -> _Values:
+        """The values of one member of a population, in the same memory and under the same lock."""
+        values = _Values(self.engine, ())
+        values.lock = self.lock
+        values.memories = {name: memory.member(number) for name, memory in self.memories.items()}
+        return values
 
     def _copies(self) -> list[tuple[str, Array]]:
+        taken = sum(size_of(m.shape) * m.dtype.itemsize for m in self.memories.values())
         require_room(
             "a copy of this model needs",
             # They are read into arrays, then written to the new memories or pickled.
-            [Need("values, and a temporary copy of them", 2 * self._bytes)],
+            [Need("values, and a temporary copy of them", 2 * taken)],
             self.engine.available_bytes,
             where=self.engine.device.engine,
             advice="Free memory, or save the model and load it elsewhere.",
@@ -61,10 +70,10 @@ class _Values:
             return list(read_all(self.memories).items())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Values, (self.engine, self._copies())
+        return _Values, (self.engine, self._copies(), self.members)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Values:
-        return _Values(deepcopy(self.engine, memo), self._copies())
+        return _Values(deepcopy(self.engine, memo), self._copies(), self.members)
 
 
 @final
@@ -101,9 +110,16 @@ class Parameters:
     `with parameters.lock.mutex`.
 
     Args:
+        seed: the seed of the initial values.
         values: initial values, from a file; initializers make the others.
         parent: parameters of a network that contains the same layers; they are shared, and none are
             allocated.
+        seeds: of a population those of its members, int64 (members,), in place of `seed`.
+        may_use_lanes: whether an engine may compute several members in the lanes of a vector.
+
+    Attributes:
+        members: the number of members of a population, which is the first axis of all memories;
+            None for a model.
     """
 
     def __init__(
@@ -115,12 +131,17 @@ class Parameters:
         values: Mapping[str, Array] | None = None,
         *,
         parent: Parameters | None = None,
+        seeds: Array | None = None,
+        may_use_lanes: bool = True,
     ) -> None:
+        self.may_use_lanes = may_use_lanes
         self.network = network
         self.engine = engine
         self.precision = precision
         self.dtype = dtype = precision.dtype
         self.seed = seed
+        self.seeds = seeds
+        self.members = None if seeds is None else len(seeds)
         self._coded = _Coded(len(network.inputs)) if parent is None else parent._coded
         # The numbers of the inputs in the network whose inputs are coded.
         self._coded_inputs: list[int | None] = list(range(len(network.inputs)))
@@ -149,10 +170,10 @@ class Parameters:
             self._names = {name: name for name in variables}
             preset = values or {}
             first = (
-                (k, preset[k] if k in preset else _first_value(v, seed))
+                (k, preset[k] if k in preset else _first_values(v, seed, seeds))
                 for k, v in variables.items()
             )
-            self._values = _Values(engine, first)
+            self._values = _Values(engine, first, self.members)
         self._bind()
 
     @property
@@ -181,7 +202,8 @@ class Parameters:
     @property
     def placement(self) -> Placement:
         """The engine, the lock and the arena of its programs."""
-        return Placement(self.engine, self.lock, self.arena)
+        lanes = self.may_use_lanes
+        return Placement(self.engine, self.lock, self.arena, self.members, lanes)
 
     def _bind(self) -> None:
         """Sets `lock` and `memories`, which are derived from `_values` and `_names`."""
@@ -225,16 +247,27 @@ class Parameters:
 
     def with_random_state(self) -> dict[str, Memory]:
         """These memories, and new ones for the seed and the counter of random numbers."""
-        return self.memories | allocate_states(self.engine, self.seed)
+        seed = self.seed if self.seeds is None else self.seeds
+        return self.memories | allocate_states(self.engine, seed, members=self.members)
 
     def part(self, network: Network) -> Parameters:
         """Parameters of a network made of the same layers, in the same memory."""
         return Parameters(network, self.engine, self.precision, self.seed, parent=self)
 
+    def member(self, number: int) -> Parameters:
+        """The parameters of one member of a population, in the same memory."""
+        assert self.seeds is not None
+        member = copy(self)
+        member.seed, member.seeds, member.members = int(self.seeds[number]), None, None
+        member._values = self._values.of_member(number)
+        member._bind()
+        return member
+
     def copy(self) -> Parameters:
         """The same values in memory of their own."""
         values = self.read(list(self.memories))
-        copied = Parameters(self.network, self.engine, self.precision, self.seed, values)
+        given = self.network, self.engine, self.precision, self.seed, values
+        copied = Parameters(*given, seeds=self.seeds, may_use_lanes=self.may_use_lanes)
         copied.coding = self.coding
         return copied
 
@@ -268,6 +301,8 @@ class Parameters:
                     advice="print(network) numbers the layers.",
                 )
             shape, dtype = static(variables[name].tensor.shape), variables[name].tensor.dtype
+            if self.members is not None:
+                shape = (self.members, *shape)
             array = convert(value, dtype, f"parameter {name!r}", narrow=False)
             if array.shape != shape:
                 raise ShapeError(
@@ -277,6 +312,13 @@ class Parameters:
                 )
             ready[name] = converted(array, dtype.numpy)
         return ready
+
+
+def _first_values(variable: Variable, seed: int, seeds: Array | None) -> Array:
+    """The initial value of a variable; of a population those of all members."""
+    if seeds is None:
+        return _first_value(variable, seed)
+    return np.stack([_first_value(variable, each) for each in seeds.tolist()])
 
 
 def _first_value(variable: Variable, seed: int) -> Array:

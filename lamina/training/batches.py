@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import tee
 from typing import Any, ClassVar, Self, cast, final
@@ -16,7 +17,7 @@ from lamina.data import Dataset
 from lamina.data.arrays import as_tuple
 from lamina.data.background import Plan, Reader
 from lamina.data.conversion import convert, rounded_to, to_array
-from lamina.engines.engine import Memory
+from lamina.engines.engine import Engine, Memory
 from lamina.errors import (
     DataError,
     DefinitionError,
@@ -48,6 +49,8 @@ from lamina.training.epochs import batches_of_rows
 class Recorded:
     """Losses and sums of metrics of several batches, one row for each.
 
+    Those of a population have a first axis of members.
+
     Attributes:
         statistics: arrays by the name of the output: the sums of each metric, shape (batches, ...);
             the values of terms of the loss and their divisors, shape (batches,); the rows of
@@ -60,6 +63,11 @@ class Recorded:
     statistics: Mapping[str, Array]
     terms: tuple[LossTerm, ...] = ()
     kept: frozenset[str] = frozenset()
+
+    def of_member(self, position: int) -> Recorded:
+        """The rows of one member of a population."""
+        statistics = {name: values[position] for name, values in self.statistics.items()}
+        return replace(self, losses=self.losses[position], statistics=statistics)
 
     @property
     def loss(self) -> float:
@@ -104,10 +112,14 @@ def joined(pieces: Sequence[Recorded]) -> Recorded:
     if not pieces:
         return Recorded(np.zeros(0), np.zeros(0), {})
     first = pieces[0]
+    axis = first.losses.ndim - 1
     return Recorded(
-        np.concatenate([piece.losses for piece in pieces]),
+        np.concatenate([piece.losses for piece in pieces], axis),
         np.concatenate([piece.examples for piece in pieces]),
-        {k: np.concatenate([piece.statistics[k] for piece in pieces]) for k in first.statistics},
+        {
+            name: np.concatenate([piece.statistics[name] for piece in pieces], axis)
+            for name in first.statistics
+        },
         first.terms,
         first.kept,
     )
@@ -123,6 +135,9 @@ class BatchRunner(Named):
 
     # Of its programs, for people.
     _program_name: ClassVar[str]
+    # Of a population: whether each member has batches of its own, and the members that run now.
+    _own_inputs = False
+    _running: Array | None = None
 
     def __init__(
         self, parameters: Parameters, loss: Loss, dataset: Dataset | None, batch_size: int
@@ -153,6 +168,11 @@ class BatchRunner(Named):
             "optimizer's state, and restore(state) sets it.",
         )
 
+    @property
+    def engine(self) -> Engine:
+        """The engine on which it runs."""
+        return self._parameters.engine
+
     def _program(self, batch: int) -> CompiledProgram:
         return self._programs.get(batch, self._compile)
 
@@ -161,7 +181,10 @@ class BatchRunner(Named):
     ) -> CompiledProgram:
         placement, shared, name = self._parameters.placement, self._shared, self._program_name
         return compile_for_batch(
-            self._graph, batch, placement, shared, name, timed=timed, program=program
+            *(self._graph, batch, placement, shared, name),
+            timed=timed,
+            program=program,
+            own_inputs=self._own_inputs,
         )
 
     def _specs(self) -> list[Spec]:
@@ -305,15 +328,34 @@ class BatchRunner(Named):
         """Runs the program on batches, int64 (batches, batch size), in order."""
         with self._lock.mutex:
             self._require_alive()
-            compiled = self._program(rows.shape[1])
+            compiled = self._program(rows.shape[-1])
             names = [name for name, _ in compiled.program.outputs]
-            outputs = compiled.run_many(resident, rows, names)
-        examples = np.full(len(rows), rows.shape[1], np.int64)
+            outputs = self._run_many(compiled, resident, rows, names)
+        examples = np.full(rows.shape[-2], rows.shape[-1], np.int64)
         losses = outputs.pop("loss")
         objective = self._objective()
         for name in objective.kept:
-            outputs[name] = outputs[name].reshape(-1, *outputs[name].shape[2:])
+            shape = outputs[name].shape
+            outputs[name] = outputs[name].reshape(*losses.shape[:-1], -1, *shape[losses.ndim + 1 :])
         return Recorded(losses, examples, outputs, objective.terms, objective.kept)
+
+    def _run_many(
+        self, compiled: CompiledProgram, resident: Examples, rows: Array, names: Sequence[str]
+    ) -> dict[str, Array]:
+        """Runs a program on batches: its outputs, with an axis of members before that of batches.
+
+        With rows of their own, the running members have those of their positions.
+        """
+        members, count = self._running, self._parameters.members
+        if members is None or count is None:
+            return compiled.run_many(resident, rows, names)
+        compiled.executable.activate(members)
+        if self._own_inputs and len(members) < count:
+            every = np.zeros((count, *rows.shape[1:]), np.int64)
+            every[members] = rows
+            rows = every
+        outputs = compiled.run_many(resident, rows, names)
+        return {name: values[members] for name, values in outputs.items()}
 
     @property
     def statistics(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, final
 
@@ -15,7 +15,9 @@ from lamina.data.arrays import as_tuple
 from lamina.data.background import Reader
 from lamina.data.positions import Position
 from lamina.data.stream import whole_of
+from lamina.engines.engine import Engine
 from lamina.errors import DataError
+from lamina.program.philox import ORDER_STREAM
 from lamina.runtime.feeds import Stopped
 from lamina.runtime.streaming import Examples
 
@@ -27,49 +29,79 @@ EXAMPLES_AT_ONCE = 1 << 15
 
 
 def batches_of_rows(rows: Array, size: int) -> list[Array]:
-    """Rows split into batches, in order: arrays (batches, batch size), a smaller last one apart."""
-    whole = len(rows) // size * size
-    groups = [rows[:whole].reshape(-1, size), rows[whole:].reshape(1, -1)]
+    """Rows split into batches, in order: (..., batches, batch size), a smaller last one apart."""
+    whole, shape = rows.shape[-1] // size * size, rows.shape[:-1]
+    groups = rows[..., :whole].reshape(*shape, -1, size), rows[..., None, whole:]
     return [group for group in groups if group.size]
 
 
-def batches_after(
-    dataset: Dataset, batch_size: int, done: int, steps: int, seed: int | None, *, drop_last: bool
-) -> Iterator[Array]:
-    """The batches of so many training steps after those that are done: (batches, batch size).
+# The orders of the examples in some epochs, int64 (epochs, examples); those of several members of a
+# population have a first axis of members.
+Orders = Callable[[range], Array]
 
-    The training steps that are done count from the first epoch on. Without a seed, examples stay
-    in their order. Without a batch: a DataError.
+
+def orders_by(engine: Engine, examples: int, seed: int | Array) -> Orders:
+    """The orders of so many examples that follow from a seed, or from that of each member."""
+    seeds = np.asarray(seed, np.int64)
+
+    def orders(epochs: range) -> Array:
+        numbers = np.array(epochs, np.int64)
+        each, every = (array.ravel() for array in np.broadcast_arrays(seeds[..., None], numbers))
+        made = engine.permutations(examples, each, every, ORDER_STREAM)
+        return made.reshape(*seeds.shape, len(epochs), examples)
+
+    return orders
+
+
+def batches_after(
+    examples: int,
+    batch_size: int,
+    done: int,
+    steps: int,
+    orders: Orders | None,
+    *,
+    drop_last: bool,
+    at_once: int = EXAMPLES_AT_ONCE,
+) -> Iterator[Array]:
+    """The batches of so many training steps after those that are done: (..., batches, batch size).
+
+    The training steps that are done count from the first epoch on. Without orders, examples stay
+    as they are. Without a batch: a DataError.
     """
-    size = min(batch_size, len(dataset))
-    used = len(dataset) // batch_size * batch_size if drop_last else len(dataset)
+    size = min(batch_size, examples)
+    used = examples // batch_size * batch_size if drop_last else examples
     if not used:
-        raise no_whole_batch(dataset, batch_size)
+        raise no_whole_batch(examples, batch_size)
     epoch, skipped = divmod(done, -(-used // size))
-    at_once = max(1, EXAMPLES_AT_ONCE // len(dataset))
+    epochs_at_once = max(1, at_once // examples)
     while steps:
         needed = -(-(skipped + steps) // -(-used // size))
-        epochs = range(epoch, epoch + min(at_once, needed))
-        if seed is None:
-            orders = np.arange(used, dtype=np.int64)[None].repeat(len(epochs), axis=0)
+        epochs = range(epoch, epoch + min(epochs_at_once, needed))
+        if orders is None:
+            rows_of = np.arange(used, dtype=np.int64)[None].repeat(len(epochs), axis=0)
         else:
-            orders = dataset.orders(seed, epochs)[:, :used]
+            rows_of = orders(epochs)[..., :used]
         # If all batches have one size, the batches of several epochs are run at once.
-        for order in orders if used % size else [orders.reshape(-1)]:
+        alone = (
+            np.moveaxis(rows_of, -2, 0)
+            if used % size
+            else rows_of.reshape(1, *rows_of.shape[:-2], -1)
+        )
+        for order in alone:
             for rows in batches_of_rows(order, size):
-                taken = rows[skipped : skipped + steps]
-                skipped = max(skipped - len(rows), 0)
-                steps -= len(taken)
-                if len(taken):
+                taken = rows[..., skipped : skipped + steps, :]
+                skipped = max(skipped - rows.shape[-2], 0)
+                steps -= taken.shape[-2]
+                if taken.shape[-2]:
                     yield taken
         epoch = epochs.stop
 
 
-def no_whole_batch(dataset: Dataset, batch_size: int, where: str = "") -> DataError:
+def no_whole_batch(examples: int, batch_size: int, where: str = "") -> DataError:
     """The error for fewer examples than a batch holds, where smaller batches are dropped."""
     return DataError(
         "there are fewer examples than a batch holds, and the last one is dropped",
-        facts=(("examples", str(len(dataset))), ("batch", str(batch_size))),
+        facts=(("examples", str(examples)), ("batch", str(batch_size))),
         where=where,
         advice="Leave drop_last out, or take a smaller batch_size.",
     )
@@ -88,7 +120,8 @@ def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the trainin
         )
 
 
-def _steps_of(examples: int, size: int, *, drop_last: bool) -> int:
+def steps_of(examples: int, size: int, *, drop_last: bool) -> int:
+    """The training steps of an epoch."""
     return examples // size if drop_last else -(-examples // size)
 
 
@@ -150,13 +183,17 @@ class EpochsOfDataset:
     @contextmanager
     def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
         self._training, self._drop_last = training, drop_last
-        self.steps = _steps_of(len(self._dataset), training.batch_size, drop_last=drop_last)
+        self._orders = None
+        if self._seed is not None:
+            self._orders = orders_by(training.engine, len(self._dataset), self._seed)
+        self.steps = steps_of(len(self._dataset), training.batch_size, drop_last=drop_last)
         with training.uploaded(self._dataset) as self._resident:
             yield
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         training, before = self._training, epoch * self.steps + done
-        given = self._dataset, training.batch_size, before, self.steps - done, self._seed
+        size, left = training.batch_size, self.steps - done
+        given = len(self._dataset), size, before, left, self._orders
         batches = batches_after(*given, drop_last=self._drop_last)
         return training.in_order(self._resident, batches)
 
@@ -230,7 +267,7 @@ class EpochsOfStream:
     def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
         (epochs, steps), dataset = self._to_read, whole_of(self._stream)
         if dataset is not None and self.steps is None:
-            self.steps = _steps_of(len(dataset), training.batch_size, drop_last=drop_last)
+            self.steps = steps_of(len(dataset), training.batch_size, drop_last=drop_last)
         reader, sample = self._reader, self.sample
         with training.fed(
             reader, sample, drop_last=drop_last, epochs=epochs, steps=steps

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from lamina.base.shapes import Array
 from lamina.checks.origin import warn
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
@@ -132,8 +133,11 @@ class Evaluation(BatchRunner):
         loss: Loss,
         metrics: Sequence[Metric],
         batch_size: int = BATCH_SIZE,
+        *,
+        own_inputs: bool = False,
     ) -> None:
         super().__init__(parameters, loss, dataset, batch_size)
+        self._own_inputs = own_inputs
         self._shared = parameters.with_random_state()
         self._graph = evaluation_graph(self._batch, loss, metrics)
 
@@ -141,6 +145,29 @@ class Evaluation(BatchRunner):
         """Evaluates all examples of an uploaded data set, in their order."""
         groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
         return joined([self._run_batches(*group) for group in self.in_order(resident, groups)])
+
+    def run_members(
+        self,
+        resident: Examples,
+        examples: int,
+        members: Sequence[int],
+        subsets: Sequence[Array] | None = None,
+    ) -> dict[int, Recorded]:
+        """Evaluates some members of a population, on all examples or on their subsets of them."""
+        if subsets is None:
+            self._running = np.array(members, np.int64)
+            recorded = self.run(resident, examples)
+            return {number: recorded.of_member(n) for n, number in enumerate(members)}
+        recorded_of: dict[int, Recorded] = {}
+        numbers, lengths = np.array(members, np.int64), [len(subsets[n]) for n in members]
+        for length in sorted(set(lengths)):
+            self._running = group = numbers[np.array(lengths) == length]
+            of_group: list[int] = group.tolist()
+            rows = np.stack([subsets[number] for number in of_group])
+            groups = batches_of_rows(rows, self.batch_size)
+            recorded = joined([self._run_batches(resident, batches) for batches in groups])
+            recorded_of |= {n: recorded.of_member(at) for at, n in enumerate(of_group)}
+        return recorded_of
 
     def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:
         """Evaluates the examples of a stream, in their order, and closes its reader."""

@@ -79,7 +79,7 @@ class Fit:
     def __post_init__(self) -> None:
         check_callbacks(self.callbacks)
         if self.drop_last and isinstance(self.train, Dataset) and len(self.train) < self.batch_size:
-            raise no_whole_batch(self.train, self.batch_size, where="fit")
+            raise no_whole_batch(len(self.train), self.batch_size, where="fit")
         require_epochs(self.train, self.epochs)
         if self.validation is not None:
             require_epochs(self.validation, self.epochs, "the validation data")
@@ -130,7 +130,12 @@ class Fit:
             )
             stack.enter_context(self._coded(training))
             history = self._begin(training, hooks, checkpoint)
-            better = self._measured(hooks, training)
+            better = measures_of(
+                training,
+                self.options,
+                has_rates=self.record_rate or hooks.changes_rate,
+                is_validated=self.validation is not None,
+            )
             history.measured = tuple(better)
             interrupt = stack.enter_context(held_interrupts())
             fit = RunningFit(self.model, training, history, better, self.epochs, interrupt)
@@ -163,30 +168,6 @@ class Fit:
             with suppress(EngineError):
                 if not training.steps_done:
                     self.parameters.coding = before
-
-    def _measured(self, hooks: Hooks, training: Training) -> dict[str, bool | None]:
-        """The names of the history, and whether smaller values are better; None if nobody says."""
-        by_output = (f"{term.name}_loss" for term in training.terms if term.name)
-        measured: dict[str, bool | None] = dict.fromkeys(("loss", *by_output), True)
-        metrics = self.options.metrics
-        says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
-        measured |= zip(names_of(measured, metrics), says, strict=True)
-        further = list(training.rates) if self.record_rate or hooks.changes_rate else []
-        further += [GRADIENT_NORM] * self.options.gradient_norm
-        further += [SKIPPED_STEPS] * training.scales_loss
-        measures = [*measured.items(), *((name, None) for name in further)]
-        if self.validation is not None:
-            measures += [(VALIDATION + name, says) for name, says in measured.items()]
-        names = [name for name, _ in measures]
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise DefinitionError(
-                f"two measures of the history have the name {repeated!r}",
-                facts=(("measured", ", ".join(names)),),
-                where="fit",
-                advice="Give another name to the output or to the metric.",
-            )
-        return dict(measures)
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -266,7 +247,7 @@ class Fit:
                     break
                 history.add(row, time.perf_counter() - started)
                 run.shown.epoch_ends(number + 1, self.epochs, row)
-                _note_averages(training, history)
+                note_averages(training, history)
                 hooks.epoch_ends(fit)
                 run.save(Begun(epochs.position))
                 if hooks.call_functions(history) or fit.is_stopping:
@@ -274,7 +255,7 @@ class Fit:
             history.interrupted = interrupt.is_ending and len(history) < self.epochs
             if self.on_interrupt == RETURN:
                 interrupt.handle()
-            _note_averages(training, history)
+            note_averages(training, history)
 
     def _warn_of_schedules(self, steps: int | None, *, measured: bool = False) -> bool:
         """Warns of schedules that end before the fit; whether an epoch's steps are known."""
@@ -412,7 +393,35 @@ def _restored_after_errors(snapshot: Snapshot, epoch: int) -> Generator[None]:
         raise
 
 
-def _note_averages(training: Training, history: History) -> None:
+def measures_of(
+    training: Training, options: TrainingOptions, *, has_rates: bool, is_validated: bool
+) -> dict[str, bool | None]:
+    """The names of the history, and whether smaller values are better; None if nobody says."""
+    by_output = (f"{term.name}_loss" for term in training.terms if term.name)
+    measured: dict[str, bool | None] = dict.fromkeys(("loss", *by_output), True)
+    metrics = options.metrics
+    says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
+    measured |= zip(names_of(measured, metrics), says, strict=True)
+    further = list(training.rates) if has_rates else []
+    further += [GRADIENT_NORM] * options.gradient_norm
+    further += [SKIPPED_STEPS] * training.scales_loss
+    measures = [*measured.items(), *((name, None) for name in further)]
+    if is_validated:
+        measures += [(VALIDATION + name, says) for name, says in measured.items()]
+    names = [name for name, _ in measures]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise DefinitionError(
+            f"two measures of the history have the name {repeated!r}",
+            facts=(("measured", ", ".join(names)),),
+            where="fit",
+            advice="Give another name to the output or to the metric.",
+        )
+    return dict(measures)
+
+
+def note_averages(training: Training, history: History) -> None:
+    """Adds the averages that the optimizer keeps to the history."""
     if training.has_averages:
         history.averaged_parameters = training.averaged_parameters()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -26,9 +27,21 @@ _NOT_NEGATIVE = Number("[0, inf)")
 
 @final
 class LearningRates:
-    """The rates of an optimizer: one, or one for each pattern of `lm.ByPath`, by name."""
+    """The rates of an optimizer: one, or one for each pattern of `lm.ByPath`, by name.
 
-    def __init__(self, numbers: TrainingNumbers, memories: Mapping[str, Memory]) -> None:
+    Args:
+        numbers: the hyper-parameters of the training step.
+        memories: the memories of its leaves, by name.
+        fields: other values of the fields on which the hyper-parameters depend, by name.
+    """
+
+    def __init__(
+        self,
+        numbers: TrainingNumbers,
+        memories: Mapping[str, Memory],
+        fields: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._fields = fields
         self._leaves = [
             (number, memories[name])
             for name, (_, number) in numbers.leaves.items()
@@ -97,7 +110,12 @@ class LearningRates:
         changed = {self._names[name]: value for name, value in values.items()}
         back = {self._names[name] for name in self._set} | changed.keys()
         write_all(
-            (memory, converted(np.asarray(number.with_values(changed)), memory.dtype))
+            (
+                memory,
+                converted(
+                    np.asarray(number.with_values({**self._fields, **changed})), memory.dtype
+                ),
+            )
             for number, memory in self._leaves
             if number.sources & back
         )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Annotated, Any, final
 
 import numpy as np
 
-from lamina.base.garbage import without_collections
 from lamina.base.shapes import Array, as_dtype, bind, converted
 from lamina.checks import checked
 from lamina.checks.kinds import Instance, Number, Whole
@@ -22,38 +20,28 @@ from lamina.data.conversion import convert, is_ranged
 from lamina.data.stream import AnyData, as_data
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
-from lamina.inspect.bill import MemoryBill
 from lamina.inspect.explanation import Profile
 from lamina.learning.protocols import AVERAGE, TrainingOptions
-from lamina.runtime.compiled import compile_for_batch, program_for_batch
+from lamina.runtime.compiled import RecentPrograms
 from lamina.runtime.index_checks import check_indices
-from lamina.runtime.memories import (
-    allocate_states,
-    need_of_tensors,
-    read_all,
-    release_all,
-    write_all,
-)
+from lamina.runtime.memories import read_all, write_all
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
 from lamina.step.derive import RATE, TrainingNumbers
 from lamina.step.loss_scaling import SCALE, SKIPPED
-from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
-from lamina.training.batches import Accumulation, BatchRunner, Examples, Recorded, joined
+from lamina.training.batches import joined
 from lamina.training.deferred import DeferredLoss
-from lamina.training.epochs import batches_after
-from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.epochs import batches_after, orders_by
+from lamina.training.interrupt import held_interrupts
 from lamina.training.rates import LearningRates
-
-# The native loop returns after about this time, to show progress and notice Ctrl-C.
-PIECE_SECONDS = 0.05
+from lamina.training.steps import TrainingSteps
 
 # Type, shape and dtype of the input and of the target, and the check of the target's values.
 _Exact = tuple[tuple[Any, ...], Callable[[Any], object] | None]
 
 
 @final
-class Training(BatchRunner):
+class Training(TrainingSteps):
     """Trains a model: activations, gradients and optimizer state. Made by `Model.training`.
 
     It changes the model's parameters in place and owns everything else; `release`, or the end of
@@ -68,10 +56,6 @@ class Training(BatchRunner):
         True
     """
 
-    # The same as in `planning.bill_of`: both have the same entries in the cache.
-    _program_name = "training step"
-
-    @without_collections
     def __init__(
         self,
         parameters: Parameters,
@@ -82,55 +66,43 @@ class Training(BatchRunner):
         seed: int,
         micro_batch: int | None = None,
     ) -> None:
-        super().__init__(parameters, options.loss, dataset, batch_size)
-        micro = batch_size if micro_batch is None else min(micro_batch, batch_size)
-        self._graph, update = step_graphs(self._batch, options, divided=micro < batch_size)
-        self._exact = self._exact_arrays()
-        # The training steps of a piece; the next epoch begins with as many.
-        self._at_once = 1
-        engine, slots = parameters.engine, self._graph.slots
-        if update is not None:
-            slots = {**slots, **update.slots}
-        numbers = (update or self._graph).hyperparameters or TrainingNumbers()
-        memories = {**slots, **numbers.leaves}
-        # Before the state is allocated; `compile_for_batch` checks again when it is.
-        placement, divisible = parameters.placement, "batch" if update is None else "micro-batch"
-        tensors = ((name, tensor) for name, (tensor, _) in memories.items())
-        needs = [need_of_tensors("state of the optimizer", "state", tensors)]
-        program = program_for_batch(
-            self._graph, micro, placement, self._program_name, needs, divisible
+        super().__init__(
+            parameters, options, dataset, batch_size, seed=seed, micro_batch=micro_batch
         )
-        with self._lock.mutex:
-            states = allocate_states(engine, seed, memories)
-            self._shared |= states
-            # Hyper-parameters are not saved. Neither are sums of gradients, which are the same
-            # before any training step.
-            sums = set[str]() if update is None else self._graph.slots.keys() - {MICRO_STEP}
-            unsaved = sums | numbers.leaves.keys()
-            self._slots = {name: memory for name, memory in states.items() if name not in unsaved}
-            self._rates = LearningRates(numbers, states)
-            self._accumulation: Accumulation | None = None
-            try:
-                self._programs.get(micro, partial(self._compile, program=program))
-                if update is not None:
-                    compiled = compile_for_batch(
-                        update, micro, placement, self._shared, UPDATE_NAME
-                    )
-                    self._accumulation = Accumulation(micro, compiled, self._shared)
-            except BaseException:
-                release_all(states)
-                raise
+        self._exact = self._exact_arrays()
+        self._rates = LearningRates(self._numbers, self._shared)
 
-    @property
-    def bill(self) -> MemoryBill:
-        """The memory of a training step of `batch_size` examples, in bytes."""
-        with self._lock.mutex:
-            self._require_alive()
-            divided = self._accumulation
-            if divided is None:
-                return MemoryBill(self.batch_size, self._program(self.batch_size).program)
-            program = self._program(divided.size).program
-            return MemoryBill(divided.size, program, (divided.update.program,))
+    @classmethod
+    def of_member(
+        cls,
+        steps: TrainingSteps,
+        number: int,
+        options: TrainingOptions,
+        fields: Mapping[str, float],
+    ) -> Training:
+        """The training of one member of a population, on the same memory.
+
+        Args:
+            steps: the training of the population.
+            options, fields: the options of the member, and the numbers in them by name.
+        """
+        numbers, training = TrainingNumbers(), cls.__new__(cls)
+        numbers.of(options.optimizer, "optimizer")
+        numbers.leaves = steps._numbers.leaves
+        parameters = steps._parameters.member(number)
+        shared = {name: memory.member(number) for name, memory in steps._shared.items()}
+        training.__dict__ |= vars(steps) | {
+            "_numbers": numbers,
+            "_parameters": parameters,
+            "_own_inputs": False,
+            "_running": None,
+            "_programs": RecentPrograms[int](),
+            "_shared": shared | parameters.memories,
+            "_slots": {name: shared[name] for name in steps._slots},
+            "_rates": LearningRates(numbers, shared, fields),
+        }
+        training._exact = training._exact_arrays()
+        return training
 
     @property
     def steps_done(self) -> int:
@@ -315,8 +287,12 @@ class Training(BatchRunner):
         data = as_data(dataset)
         if isinstance(data, Stream):
             return self._run_stream(data, steps, seed, drop_last=drop_last)
-        size, done = self.batch_size, self.steps_done
-        batches = batches_after(data, size, done, steps, seed, drop_last=drop_last)
+        size, done, orders = (
+            self.batch_size,
+            self.steps_done,
+            orders_by(self.engine, len(data), seed),
+        )
+        batches = batches_after(len(data), size, done, steps, orders, drop_last=drop_last)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
             pieces = list(self.pieces(self.in_order(resident, batches), interrupt))
         return joined(pieces).losses
@@ -337,41 +313,6 @@ class Training(BatchRunner):
                 groups = feed.groups(steps, lambda: interrupt.is_ending)
                 pieces = list(self.pieces(groups, interrupt))
         return joined(pieces).losses
-
-    def pieces(
-        self, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt
-    ) -> Iterator[Recorded]:
-        """Trains on rows of uploaded examples, given as arrays (batches, batch size).
-
-        Yields about every 50 ms the losses and metrics of the batches since the last time. After
-        Ctrl-C it ends early, between two training steps.
-        """
-        self._require_alive()
-        for resident, rows in groups:
-            done = 0
-            while done < len(rows):
-                if interrupt.is_ending:
-                    return
-                started = time.perf_counter()
-                piece = self._run_batches(resident, rows[done : done + self._at_once])
-                seconds = max(time.perf_counter() - started, 1e-6)
-                steps = len(piece.losses)
-                done += steps
-                if steps == self._at_once or seconds > PIECE_SECONDS:
-                    fitting = int(steps * PIECE_SECONDS / seconds)
-                    self._at_once = max(1, min(fitting, 2 * steps))
-                yield piece
-
-    def _run_batches(self, resident: Examples, rows: Array) -> Recorded:
-        divided = self._accumulation
-        if divided is None:
-            return super()._run_batches(resident, rows)
-        with self._lock.mutex:
-            return divided.run(rows, partial(super()._run_batches, resident))
-
-    def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
-        divided = self._accumulation
-        return batches if divided is None else divided.in_order(batches)
 
     @checked
     def profile(
@@ -431,12 +372,6 @@ class Training(BatchRunner):
         names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
-    def memories(self) -> dict[str, Memory]:
-        """All memories that training steps change: of the model, and of `state()`."""
-        with self._lock.mutex:
-            self._require_alive()
-            return self._parameters.memories | self._slots
-
     def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The model's parameters and states, and `state()`, read under one lock."""
         with self._lock.mutex:
@@ -490,11 +425,3 @@ class Training(BatchRunner):
             new.append((memory, converted(value, memory.dtype)))
         write_all(new)
         self._rates.restore(rates)
-
-    def release(self) -> None:
-        with self._lock.mutex:
-            divided, self._accumulation = self._accumulation, None
-            if divided is not None:
-                divided.update.executable.release()
-            super().release()
-            self._slots = {}

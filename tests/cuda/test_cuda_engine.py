@@ -361,7 +361,7 @@ def test_a_fit_with_cublaslt_equals_that_of_the_interpreter(
 
 def test_an_epoch_is_one_graph_launch_for_each_batch(use, counts, monkeypatch):
     # Each piece of an epoch writes the numbers of its examples; here there is one piece.
-    monkeypatch.setattr("lamina.training.training.PIECE_SECONDS", 1e9)
+    monkeypatch.setattr("lamina.training.steps.PIECE_SECONDS", 1e9)
     use()
     with lm.Model(network(), engine="cuda").training(**HOW) as training:
         rows = lm.data.Dataset(*data())

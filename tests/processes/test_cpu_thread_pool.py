@@ -149,7 +149,7 @@ def test_one_thread_runs_a_job_alone(threads):
 def test_threads_can_sleep_on_a_condition_variable(monkeypatch):
     plain = replace(waiting.waiting_for(os.uname().machine), futex=False)
     monkeypatch.setattr(waiting, "waiting_for", lambda machine: plain)
-    native = pools._Native()
+    native = pools.Native()
     monkeypatch.setattr(pools, "_native", lambda: native)
     pool = ThreadPool()
     # More threads than cores: most of them have to sleep.
@@ -174,7 +174,7 @@ def calm_pool(monkeypatch):
 def reading():
     """A reading of the processor's counter."""
     address = np.zeros(1, np.int64)
-    pools._native().read_ticks(address.ctypes.data)
+    pools.native().read_ticks(address.ctypes.data)
     return int(address[0])
 
 

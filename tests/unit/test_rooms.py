@@ -15,7 +15,15 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOOSE = {"__init__.py", "__main__.py", "errors.py", "model.py", "network.py", "py.typed"}
+LOOSE = {
+    "__init__.py",
+    "__main__.py",
+    "errors.py",
+    "model.py",
+    "network.py",
+    "population.py",
+    "py.typed",
+}
 
 # Files that import modules by a computed name, or read them in `sys.modules`.
 WITH_COMPUTED_NAMES = {

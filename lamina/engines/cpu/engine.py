@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
-from lamina.base.shapes import DType
+from lamina.base.shapes import Array, DType
 from lamina.engines import machine_memory
 from lamina.engines.cpu import llvm
 from lamina.engines.cpu.compilation import writer
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
+from lamina.engines.cpu.run.orders import permutations as native_permutations
 from lamina.engines.cpu.target import CPU
-from lamina.engines.engine import Arena, Changes, Device, Memory, Peaks
+from lamina.engines.engine import Arena, Changes, Device, Members, Memory, Peaks
 from lamina.engines.host import HostEngine, host_arena
 from lamina.program.program import Program
 from lamina.program.target import Target
 
 if TYPE_CHECKING:
+    from lamina.engines.cpu.run.members import CpuMembers
     from lamina.engines.simd.decide.schedule import ProgramSchedule
 
 
@@ -63,9 +65,15 @@ class CpuEngine(HostEngine):
         *,
         timed: bool = False,
         schedule: ProgramSchedule | None = None,
-    ) -> CpuProgram:
-        arena = host_arena(arena)
-        return CpuProgram(program, memories, arena, self.processor, schedule, timed=timed)
+        members: Members | None = None,
+    ) -> CpuProgram | CpuMembers:
+        arena, processor = host_arena(arena), self.processor
+        if members is None:
+            return CpuProgram(program, memories, arena, processor, schedule, timed=timed)
+        # Imported only here: few programs have members.
+        from lamina.engines.cpu.run.members import CpuMembers
+
+        return CpuMembers(program, memories, arena, processor, members, schedule, timed=timed)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -83,6 +91,9 @@ class CpuEngine(HostEngine):
             return str(schedule) if step is None else schedule.text(step)
         text = write_llvm(program, self.processor, only=step).module.text()
         return text if language == "llvm" else llvm.listing(text, self.processor)
+
+    def permutations(self, count: int, seeds: Array, numbers: Array, stream: int) -> Array:
+        return native_permutations(count, seeds, numbers, stream, self.processor.threads)
 
     def workspace_bytes(self, program: Program) -> int:
         return writer()(program, self.processor).layout.total_bytes

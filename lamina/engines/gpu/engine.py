@@ -10,13 +10,24 @@ from typing import Any, final
 import numpy as np
 
 from lamina.base.shapes import Array, DType, as_dtype, float64
-from lamina.engines.engine import Arena, Changes, Device, Memory, Peaks, TunedStep
+from lamina.engines.engine import (
+    Arena,
+    Changes,
+    Device,
+    Engine,
+    Executable,
+    Members,
+    Memory,
+    Peaks,
+    TunedStep,
+)
 from lamina.engines.gpu.arena import DeviceArena, device_arena
 from lamina.engines.gpu.driver import Driver
 from lamina.engines.gpu.executable import GpuProgram, needs_of
 from lamina.engines.gpu.family import Choices, Family, compile_program, forced_by
 from lamina.engines.gpu.finite import finite_check
 from lamina.engines.gpu.launches import Launches
+from lamina.engines.gpu.members import GpuMembers
 from lamina.engines.gpu.memory import DeviceMemory, SharedBlock, device_memory
 from lamina.engines.gpu.transfers import DeviceStaging
 from lamina.engines.gpu.tuning import Tuner
@@ -29,7 +40,7 @@ from lamina.program.target import Target
 
 
 @final
-class GpuEngine:
+class GpuEngine(Engine):
     """Compiles programs for a device.
 
     Args:
@@ -66,9 +77,11 @@ class GpuEngine:
     def available_bytes(self) -> int:
         return self._driver.available_bytes()
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceMemory:
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], members: int | None = None
+    ) -> DeviceMemory:
         self._require_dtypes([as_dtype(dtype)])
-        return DeviceMemory(self._driver, shape, dtype, self._changes)
+        return DeviceMemory(self._driver, shape, dtype, self._changes, members=members)
 
     def shared(self, array: Array) -> DeviceMemory | None:
         self._require_dtypes([as_dtype(array.dtype)])
@@ -98,9 +111,17 @@ class GpuEngine:
         *,
         timed: bool = False,
         schedule: Any = None,
-    ) -> GpuProgram:
+        members: Members | None = None,
+    ) -> GpuProgram | GpuMembers:
         own_arena = device_arena(arena, self._opened)
         self._require_dtypes(_dtypes_of(program))
+        if members is not None:
+
+            def compiled(members: Members, memories: Mapping[str, Memory]) -> Executable:
+                whole = members.program(program, members.count, self.target)
+                return self.compile(whole, memories, own_arena, timed=timed)
+
+            return GpuMembers(program, memories, members, self._driver, compiled)
         choices = self._tuner.choices(program) if schedule is None else ()
         launches = self._launches(program, schedule, choices, separate=timed)
         return GpuProgram(program, launches, memories, own_arena, timed=timed)
@@ -182,7 +203,9 @@ class GpuEngine:
         forced = forced_by(program, self.family, self._tuner.known_choices(program))
         return self.family.decide(program, forced)
 
-    def needs(self, program: Program) -> tuple[Need, ...]:
+    def needs(self, program: Program, members: Members | None = None) -> tuple[Need, ...]:
+        if members is not None:
+            program = members.program(program, members.count, self.target)
         return needs_of(program, self._known_launches(program), self._driver.traits)
 
     def workspace_bytes(self, program: Program) -> int:

@@ -94,6 +94,19 @@ class SharedBlock:
             self._array = np.zeros(0, np.uint8)
 
 
+@final
+class Part:
+    """A part of another block, which it keeps."""
+
+    def __init__(self, driver: Driver, block: Block | SharedBlock | Part, offset: int) -> None:
+        self._block = block
+        with driver.errors("using a part of memory"):
+            self.buffer = driver.part(block.buffer, offset)
+
+    def release(self) -> None:
+        """The other memory is released by its owner."""
+
+
 def _no_room(driver: Driver, needed: int, limit: str) -> EngineError:
     return EngineError(
         "there is not enough memory on the device",
@@ -111,8 +124,9 @@ def _no_room(driver: Driver, needed: int, limit: str) -> EngineError:
 class DeviceMemory:
     """An array on a device.
 
-    `changes` counts the writes to this memory and to others. A `shared` array of the host may be in
-    its stead; nothing writes to it.
+    `changes` counts the writes to this memory and to others. A `shared` array of the host, or a
+    part of another block, may be in its stead; nothing writes to an array of the host. With
+    `members`, so many arrays of this shape, each at an aligned address.
     """
 
     def __init__(
@@ -121,11 +135,18 @@ class DeviceMemory:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         changes: Changes | None = None,
-        shared: SharedBlock | None = None,
+        shared: SharedBlock | Part | None = None,
+        members: int | None = None,
     ) -> None:
         self.driver = driver
         self.changes = changes or Changes()
-        self.shape, self.dtype = shape, dtype
+        self.shape, self.dtype = shape if members is None else (members, *shape), dtype
+        # The bytes from one member to the next; those of the array without members.
+        self._each = size_of(shape) * dtype.itemsize
+        if members is not None:
+            alignment = driver.traits.alignment_bytes
+            self._each = -(-self._each // alignment) * alignment
+        self.bytes = self._each * (1 if members is None else members)
         # Drivers have no buffers without bytes.
         self._block = shared or (Block(driver, self.bytes) if self.bytes else None)
 
@@ -135,18 +156,32 @@ class DeviceMemory:
         return None if self._block is None else self._block.buffer
 
     @property
-    def bytes(self) -> int:
-        """The size of the array."""
-        return size_of(self.shape) * self.dtype.itemsize
+    def _has_gaps(self) -> bool:
+        return self.bytes != size_of(self.shape) * self.dtype.itemsize
+
+    def member(self, number: int) -> DeviceMemory:
+        block = self._block
+        part = None if block is None else Part(self.driver, block, number * self._each)
+        return DeviceMemory(self.driver, self.shape[1:], self.dtype, self.changes, part)
 
     def write(self, array: Array) -> None:
         # Counted before the write, which may fail after a part of it.
         self.changes.count += 1
         array = array.astype(self.dtype, casting="no", copy=False).reshape(self.shape)
+        if self._has_gaps:
+            members, array = len(array), np.ascontiguousarray(array)
+            rows = array.reshape(members, -1).view(np.uint8)
+            array = np.zeros((members, self._each), np.uint8)
+            array[:, : rows.shape[1]] = rows
         write_buffer(self.driver, self.buffer, array)
 
     def read(self) -> Array:
-        return read_buffer(self.driver, self.buffer, self.shape, self.dtype)
+        if not self._has_gaps:
+            return read_buffer(self.driver, self.buffer, self.shape, self.dtype)
+        members, *shape = self.shape
+        block = read_buffer(self.driver, self.buffer, (members, self._each), np.dtype(np.uint8))
+        rows = block[:, : size_of(tuple(shape)) * self.dtype.itemsize]
+        return np.ascontiguousarray(rows).view(self.dtype).reshape(self.shape)
 
     def copy_from(self, source: Memory) -> None:
         self.changes.count += 1

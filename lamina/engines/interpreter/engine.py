@@ -15,7 +15,7 @@ import numpy as np
 from lamina.base.shapes import Array
 from lamina.base.shielded import shielded
 from lamina.engines import DEFAULT_TARGET, machine_memory
-from lamina.engines.engine import Arena, Device, Executable, Memory
+from lamina.engines.engine import Arena, Device, Executable, Members, Memory
 from lamina.engines.host import HostArena, HostEngine, host_arena, host_array
 from lamina.engines.interpreter.run import Adversary, Iteration, run_step
 from lamina.program.parallel import parallel_axes
@@ -69,8 +69,10 @@ class InterpreterEngine(HostEngine):
         *,
         timed: bool = False,
         schedule: Any = None,
+        members: Members | None = None,
     ) -> InterpretedProgram:
-        return InterpretedProgram(program, memories, host_arena(arena), poison=self._poison)
+        arena = host_arena(arena)
+        return InterpretedProgram(program, memories, arena, members, poison=self._poison)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -88,9 +90,16 @@ class InterpretedProgram(Executable):
     synchronous = True
 
     def __init__(
-        self, program: Program, memories: Mapping[str, Memory], arena: HostArena, *, poison: bool
+        self,
+        program: Program,
+        memories: Mapping[str, Memory],
+        arena: HostArena,
+        members: Members | None = None,
+        *,
+        poison: bool,
     ) -> None:
-        self._program = program
+        self._program, self._members = program, members
+        self._active = range(0 if members is None else members.count)
         self._poison = poison
         # The axes along which workers of each step may be split; not needed if points run in order.
         steps = range(len(program.steps)) if poison else ()
@@ -107,6 +116,7 @@ class InterpretedProgram(Executable):
                     self._order += ((repeated, {repeat.axis: iteration}) for repeated in inner)
         self._memories = memories
         self._inputs = program.of_kind("input")
+        self._outputs = {name: program.buffers[buffer] for name, buffer in program.outputs}
         self._arrays: dict[str, Array] = {
             name: np.ravel(value) for name, value in program.constants.items()
         }
@@ -125,7 +135,30 @@ class InterpretedProgram(Executable):
         # An interrupted run would leave some parameters new and others old.
         shielded(lambda: self._run(inputs))
 
+    def activate(self, members: Array) -> None:
+        self._active = members.tolist()
+
     def _run(self, inputs: Sequence[Array]) -> None:
+        members = self._members
+        if members is None:
+            self._last = self._computed(inputs, self._memories)
+            return
+        # The members run one after the other.
+        self._last = {
+            name: np.zeros(self._recorded_shape(name), buffer.dtype.numpy)
+            for name, buffer in self._outputs.items()
+        }
+        for number in self._active:
+            own = [array[number] for array in inputs] if members.own_inputs else inputs
+            memories = {name: memory.member(number) for name, memory in self._memories.items()}
+            computed = self._computed(own, memories)
+            for name, array in computed.items():
+                self._last[name][number] = array
+
+    def _computed(
+        self, inputs: Sequence[Array], memories: Mapping[str, Memory]
+    ) -> dict[str, Array]:
+        """Runs the program; its outputs stay in the arena."""
         generator = None
         if self._poison:
             self._block.fill(POISON)
@@ -135,27 +168,36 @@ class InterpretedProgram(Executable):
             flat[buffer.name] = array.reshape(-1)
         for kind in ("parameter", "state"):
             for buffer in self._program.of_kind(kind):
-                flat[buffer.name] = host_array(self._memories[buffer.name]).reshape(-1)
+                flat[buffer.name] = host_array(memories[buffer.name]).reshape(-1)
         for number, iteration in self._order:
             adversary = None if generator is None else Adversary(generator, self._parallel[number])
             started = time.perf_counter()
             run_step(self._program.steps[number], flat, iteration, adversary)
             self._seconds[number] += time.perf_counter() - started
-        self._last = flat
+        return {name: flat[b.name].reshape(b.shape) for name, b in self._outputs.items()}
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
-        kept: dict[str, list[Array]] = {name: [] for name in recorded}
-        for examples in rows:
+        kept = {
+            name: np.zeros((rows.shape[-2], *self._recorded_shape(name)), buffer.dtype.numpy)
+            for name, buffer in self._outputs.items()
+            if name in recorded
+        }
+        for number, examples in enumerate(np.moveaxis(rows, -2, 0)):
             self.run([host_array(resident[b.name])[examples] for b in self._inputs])
-            for name in recorded:
-                kept[name].append(self.output(name))
-        return {name: np.array(values) for name, values in kept.items()}
+            for name, values in kept.items():
+                values[number] = self._last[name]
+        # The axis of runs comes after that of members.
+        axis = 0 if self._members is None else 1
+        return {name: np.moveaxis(values, 0, axis) for name, values in kept.items()}
+
+    def _recorded_shape(self, name: str) -> tuple[int, ...]:
+        members = () if self._members is None else (self._members.count,)
+        return (*members, *self._outputs[name].shape)
 
     def output(self, name: str) -> Array:
-        buffer = self._program.buffers[dict(self._program.outputs)[name]]
-        return self._last[buffer.name].reshape(buffer.shape).copy()
+        return self._last[name].copy()
 
     def step_seconds(self) -> Array:
         seconds, self._seconds = self._seconds, np.zeros(len(self._program.steps))

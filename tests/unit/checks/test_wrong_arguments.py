@@ -436,6 +436,55 @@ ROWS |= {
 
 
 @cache
+def population():
+    return lm.Population(net(), 2, engine="interpreter")
+
+
+@cache
+def joint_training():
+    return population().training(**STEP, batch_size=4)
+
+
+def fitted_together(**options):
+    return population().fit(**{"train": (X, Y), **STEP, **options})
+
+
+SEEDS = OPTIONAL | WHOLE | some("[1, 2]")
+# Two members, each with one of a data set's examples, are given as two rows of integers.
+OF_MEMBERS = {"subsets validation_subsets": OPTIONAL, "seeds": SEEDS}
+SAVED = Made(lambda: population().save("population.safetensors") or "population.safetensors")
+ROWS |= {
+    "Population": Row(
+        {"network": NET, "members": 2, "engine": "interpreter"},
+        {"dtype precision": NOTHING, "seeds": SEEDS, "members": COUNT, "lanes": FLAG},
+    ),
+    "Population.predict": Row({"inputs": X}, words=NO_BATCHES),
+    "Population.evaluate": Row(
+        {"data": (X, Y), "loss": lm.MSE()}, DATA | OF_MEMBERS, words=NO_BATCHES
+    ),
+    "Population.training": Row(
+        {**STEP, "batch_size": 2}, {"data": OPTIONAL, **OF_MEMBERS}, lambda made: made.release()
+    ),
+    "Population.fit": Row(
+        {"train": (X, Y), **STEP, "batch_size": 4},
+        DATA | OF_MEMBERS | {"callbacks": some("()")},
+        call=fitted_together,
+        words=NO_BATCHES,
+    ),
+    "Population.set_parameters": Row({"values": {}}, {"values": some("{}")}),
+    "Population.load": Row({"path": SAVED, "engine": "interpreter"}, {"path": NOTHING}),
+    "PopulationTraining.step": Row(
+        {"x": X[:2], "y": Y[:2]}, BATCH, words=(*OF_A_BATCH, "a batch cannot be converted")
+    ),
+    "PopulationTraining.run": Row(
+        {"dataset": (X, Y), "steps": 2}, {"dataset": NOTHING, "seeds": SEEDS}, words=NO_BATCHES
+    ),
+    "PopulationTraining.member": Row({"number": 0}, {"number": FROM_ZERO}),
+    "PopulationTraining.set_rates": Row({"values": {"rate": 0.1}}, {"values": some("{}")}),
+}
+
+
+@cache
 def square():
     return lm.compile(INPUT, SQUARE, engine="interpreter")
 
@@ -547,9 +596,11 @@ PROTOCOLS = """
     average check_target doubt elements example_targets for_parameters forward measured terms result
     slots statistics target update"""
 INTERNAL = """
-    BatchRunner.fed BatchRunner.in_order BatchRunner.uploaded
-    BatchRunner.release Model.of_parameters Network.trace Network.variables Explanation.tuning
-    Training.memories Training.pieces Training.of Window.count"""
+    BatchRunner.fed BatchRunner.in_order BatchRunner.uploaded BatchRunner.release
+    Dataset.require_within Model.of_parameters Population.of_parameters Network.trace
+    Network.variables Explanation.tuning Training.of_member TrainingSteps.memories
+    TrainingSteps.pieces TrainingSteps.release Training.of Window.count PopulationTraining.batches
+    PopulationTraining.pieces_of PopulationTraining.release"""
 # Objects that users get but do not make.
 MADE = {"Coding", "Layer", "Tensor", "Scope", "Autoencoder", "Schedule", "Callback", "RunningFit"}
 
@@ -575,7 +626,8 @@ def reached():
 
 def results():
     """One object of each class that public calls return."""
-    return [training(), history(), net().plan(2), model().explain(2), square()]
+    made = [training(), joint_training(), history(), net().plan(2), model().explain(2), square()]
+    return [*made, population()]
 
 
 def names_to_test():
@@ -653,6 +705,8 @@ OBJECTS = {
     "Model": model,
     "Function": square,
     "Network": lambda: NET,
+    "Population": population,
+    "PopulationTraining": joint_training,
     "Schedule": lambda: lm.schedules.Constant(0.1),
     "Training": training,
 }
@@ -734,8 +788,8 @@ def calls_to_test():
 # user's classes, or are tensors and arrays.
 WITHOUT_KIND = """
     after arrays before callbacks ceil clip default dilation dtype factors frame frozen function
-    inputs layers loss losses metrics name named network optimizer options others outputs
-    patterns precision prediction size stride target targets unknown value values
+    inputs layers loss losses members metrics name named network optimizer options others outputs
+    patterns precision prediction seeds size stride target targets unknown value values
     weights x y"""
 
 

@@ -14,7 +14,7 @@ import lamina as lm
 from lamina import ops
 from lamina.engines import host, machine_memory, room
 from lamina.engines.cpu.engine import CpuEngine
-from lamina.engines.cpu.run import executable
+from lamina.engines.cpu.run import binding
 from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DefinitionError, EngineError, ShapeError
 from lamina.runtime import compiled as runtime
@@ -64,7 +64,7 @@ def fits_exactly(available):
 def leave(available, monkeypatch):
     """Limits the available memory, and fails where memory is allocated or a program compiled."""
 
-    def only_scalars(_, shape, dtype):
+    def only_scalars(_, shape, dtype, members=None):
         assert not shape
         return host.HostMemory(shape, dtype)
 
@@ -265,7 +265,7 @@ def test_workspaces_count_before_they_are_allocated(available, monkeypatch):
     other = lm.Model.part(model, net)
     available(1000)
     # The allocated arena serves the same program again, but has no room for its packed operands.
-    monkeypatch.setattr(executable, "aligned", None)
+    monkeypatch.setattr(binding, "aligned", None)
     error = refused(EngineError, lambda: other.predict(x))
     assert "workspaces: " in dict(error.facts)["needed for"]
 

@@ -26,7 +26,7 @@ from lamina.engines.interpreter.engine import InterpreterEngine
 from lamina.errors import DataError, DefinitionError, FileFormatError, LaminaError
 from lamina.files.encode import encode
 from lamina.graph import Graph, show
-from lamina.training import training
+from lamina.training import steps as training_steps
 from tools.attack_definitions import attack
 
 
@@ -690,7 +690,7 @@ def resumed(path, **how):
 @pytest.mark.sampled
 @EVERY
 def test_the_notes_of_a_checkpoint(every, monkeypatch, path):
-    monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
+    monkeypatch.setattr(training_steps, "PIECE_SECONDS", 0.0)  # each training step is a piece
     with failing(5):
         resumed(path, epochs=2, checkpoint_steps=1)
     notes = json.loads(metadata_of(path)["notes"])

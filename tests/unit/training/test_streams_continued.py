@@ -12,7 +12,7 @@ from lamina.checks.stored import stored
 from lamina.data import Stream
 from lamina.data.positions import Position
 from lamina.errors import DataError
-from lamina.training import checkpoints, training
+from lamina.training import checkpoints, steps
 
 TRAIN = data(20)
 
@@ -149,7 +149,7 @@ def test_a_fit_is_resumed_from_each_state_of_its_checkpoint(name, drop_last, tmp
         written.append(tmp_path / str(len(written)))
         write(written[-1], file)
 
-    monkeypatch.setattr(training, "PIECE_SECONDS", 0.0)  # each training step is a piece
+    monkeypatch.setattr(steps, "PIECE_SECONDS", 0.0)  # each training step is a piece
     monkeypatch.setattr(checkpoints, "write_model", kept)
 
     def result(**how):

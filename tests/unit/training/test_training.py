@@ -11,6 +11,7 @@ import tracemalloc
 import warnings
 from datetime import timedelta
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -335,7 +336,7 @@ class CountingEngine:
 
     shared = staging = available_bytes
 
-    def needs(self, program):
+    def needs(self, program, members=None):
         return self.inner.needs(program)
 
     @property
@@ -346,16 +347,20 @@ class CountingEngine:
         self.arenas.append(self.inner.arena())
         return self.arenas[-1]
 
+    def permutations(self, *arguments):
+        return self.inner.permutations(*arguments)
+
     def finite_check(self, memories):
         return self.inner.finite_check([one.inner for one in memories])
 
-    def allocate(self, shape, dtype):
+    def allocate(self, shape, dtype, members=None):
         self.allocations += 1
         memory = self.inner.allocate(shape, dtype)
         return CountedMemory(self, memory, memory.array.nbytes)
 
-    def compile(self, program, memories, arena, *, timed):
+    def compile(self, program, memories, arena, *, timed, members=None):
         assert not timed
+        assert members is None
         self.compilations += 1
         inner = {name: memory.inner for name, memory in memories.items()}
         inputs = sum(buffer.bytes for buffer in program.of_kind("input"))
@@ -598,7 +603,8 @@ def test_a_run_takes_the_batches_of_one_epoch_after_another(examples, size, drop
     ]
     skipped = len(epochs[0]) - 1
     done = 2 * len(epochs[0]) + skipped
-    batches = batches_after(data, size, done, 20, 3, drop_last=drop_last)
+    orders = partial(data.orders, 3)
+    batches = batches_after(len(data), size, done, 20, orders, drop_last=drop_last)
     taken = [rows.tolist() for rows in chain.from_iterable(batches)]
     assert taken == list(chain.from_iterable(epochs[2:]))[skipped : skipped + 20]
 

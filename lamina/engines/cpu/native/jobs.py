@@ -5,14 +5,14 @@ next phase needs all of them. A program has two jobs: `load` packs operands afte
 have changed, `program` does the runs. Each kernel of a phase is split into slices, one for each
 thread, and each slice into chunks of work items. The native code here runs chunks and whole phases,
 selects the next phase, and copies the examples and results of a run. `scheduler` has the code of
-the threads.
+the threads, and `members` that of jobs which run other jobs.
 """
 
 from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
-from lamina.codegen.llvm import Function, Module, typed
-from lamina.codegen.values import I8, I64, POINTER, Type, Value
+from lamina.codegen.llvm import Function, Module, type_text, typed
+from lamina.codegen.values import I8, I16, I32, I64, POINTER, Type, Value
 
 # The arguments of every kernel: a section of the table of addresses, the number of the thread, its
 # first work item, and the work item after its last.
@@ -26,7 +26,15 @@ PHASE, RUN, PHASE_START_TICKS = range(17, 20)
 # A window of runs, if its WINDOW_TICKS are not 0: the ticks and runs so far, and the reading of the
 # counter after which it is over. Then no further run begins: the present one is the LAST_RUN.
 WINDOW_TICKS, ELAPSED, DONE, WINDOW_END, LAST_RUN = range(20, 25)
-JOB_WORDS = 25
+# The members that a run computes: their count, 0 for a job without members, the address of their
+# numbers, and the bytes between the ROWS of one member and of the next.
+LANES, MEMBERS, MEMBER_ROWS = range(25, 28)
+JOB_WORDS = 28
+# The words of an entry of the lists of inputs and outputs. The bytes are those of an example or of
+# a result. With members: the bytes from a member's data or record to the next one's, those of an
+# element, and the members between which the elements of one member lie in the program's buffer.
+SOURCE, TARGET, BYTES, MEMBER_BYTES, ELEMENT_BYTES, ENTRY_LANES = range(6)
+ENTRY_WORDS = 6
 # The words of a kernel and of a phase.
 FUNCTION, SECTION, ITEMS, CHUNK_ITEMS, SLICE_COUNT, FIRST_SLOT = range(6)
 KERNEL_WORDS = 6
@@ -141,13 +149,17 @@ def exported_name(entry: str) -> str:
 
 
 def emit_jobs(module: Module) -> None:
-    """Writes the functions of jobs. `gather` may be exported.
+    """Writes the functions of jobs. `gather` and `gather_members` may be exported.
 
     `run_phase(job, thread)`, `run_chunk(job, thread, slot, number)`, `next_phase(job)`,
-    `record(job)`, and the kernel `gather(job, thread, first, last)`.
+    `record(job)`, and the kernels `gather(job, thread, first, last)` and `gather_members`.
     """
     _emit_copy(module)
+    emit_interleave(module, "spread")
+    emit_interleave(module, "collect")
     _emit_gather(module)
+    _emit_gather_members(module)
+    _emit_record_members(module)
     _emit_record(module)
     _emit_run_phase(module)
     _emit_next_phase(module)
@@ -167,13 +179,14 @@ def set_word(code: Function, record: Value, number: int, value: Value) -> None:
     code.store(value, code.offset(record, number, "i64"))
 
 
-def _record(code: Function, base: Value, number: Value, words: int) -> Value:
+def record_of(code: Function, base: Value, number: Value, words: int) -> Value:
+    """The address of a record in a list."""
     return code.offset(base, number * words, "i64")
 
 
 def phase_of(code: Function, job: Value, number: Value) -> Value:
     """The address of a phase of a job."""
-    return _record(code, word_of(code, job, PHASES, POINTER), number, PHASE_WORDS)
+    return record_of(code, word_of(code, job, PHASES, POINTER), number, PHASE_WORDS)
 
 
 def _emit_copy(module: Module) -> None:
@@ -188,11 +201,46 @@ def _emit_copy(module: Module) -> None:
             code.store(value, code.offset(target, loop.index, "i8"))
 
 
+# The sizes of elements.
+_WIDTHS = (I8, I16, I32, I64)
+
+
+def emit_interleave(module: Module, name: str) -> None:
+    """`spread(lane, alone, bytes, bytes of an element, lanes)`, and `collect`, its inverse.
+
+    `spread` copies the elements of one member from where they are neighbours to where those of
+    `lanes` members lie between each other; `lane` is the member's first element there.
+    """
+    numbers = ((number, I64) for number in ("bytes", "width", "lanes"))
+    code = module.function(name, (("lane", POINTER), ("alone", POINTER), *numbers))
+    lane, alone, size, width, lanes = code.parameters
+    with code.when(lanes.equals(1)):
+        code.call_void("copy", *((lane, alone) if name == "spread" else (alone, lane)), size)
+    for type in _WIDTHS:
+        bytes = type.bits // 8
+        count = code.select(lanes.differs(1) & width.equals(bytes), size // bytes, 0)
+        with code.loop(0, count) as loop:
+            text = type_text(type)
+            between = code.offset(lane, loop.index * lanes, text)
+            own = code.offset(alone, loop.index, text)
+            target, source = (between, own) if name == "spread" else (own, between)
+            code.store(code.load(source, type), target)
+
+
 def _entry(code: Function, entries: Value, number: Value) -> tuple[Value, Value, Value]:
     """(source, target, bytes) of an entry of a list."""
-    start = _record(code, entries, number, 3)
-    source, target = (word_of(code, start, number, POINTER) for number in (0, 1))
-    return source, target, word_of(code, start, 2)
+    start = record_of(code, entries, number, ENTRY_WORDS)
+    source, target = (word_of(code, start, number, POINTER) for number in (SOURCE, TARGET))
+    return source, target, word_of(code, start, BYTES)
+
+
+def _of_members(code: Function, entries: Value, number: Value) -> tuple[Value, Value, Value]:
+    """(bytes between members, bytes of an element, lanes) of an entry of a list."""
+    start = record_of(code, entries, number, ENTRY_WORDS)
+    member_bytes, width, lanes = (
+        word_of(code, start, n) for n in (MEMBER_BYTES, ELEMENT_BYTES, ENTRY_LANES)
+    )
+    return member_bytes, width, lanes
 
 
 def _emit_gather(module: Module) -> None:
@@ -210,12 +258,54 @@ def _emit_gather(module: Module) -> None:
             code.call_void("copy", to, code.offset(source, example * size, "i8"), size)
 
 
+def _emit_gather_members(module: Module) -> None:
+    """`gather_members(job, thread, first, last)`: the same, of examples of each member's own."""
+    code = module.function("gather_members", KERNEL_PARAMETERS, internal=False)
+    job, _, first, last = code.parameters
+    start = word_of(code, job, RUN) * word_of(code, job, BATCH)
+    members, entries = (word_of(code, job, n, POINTER) for n in (MEMBERS, INPUT_LIST))
+    all_rows = code.offset(word_of(code, job, ROWS, POINTER), start, "i64")
+    with code.loop(0, word_of(code, job, INPUTS)) as inputs:
+        source, target, size = _entry(code, entries, inputs.index)
+        member_bytes, width, lanes = _of_members(code, entries, inputs.index)
+        with code.loop(0, word_of(code, job, LANES)) as lane:
+            member = code.load(code.offset(members, lane.index, "i64"), I64)
+            rows = code.offset(all_rows, member * word_of(code, job, MEMBER_ROWS), "i8")
+            data = code.offset(source, member * member_bytes, "i8")
+            to = code.offset(target, lane.index * width, "i8")
+            with code.loop(first, last) as examples:
+                example = code.load(code.offset(rows, examples.index, "i64"), I64)
+                place = code.offset(to, examples.index * size * lanes, "i8")
+                alone = code.offset(data, example * size, "i8")
+                code.call_void("spread", place, alone, size, width, lanes)
+
+
+def _emit_record_members(module: Module) -> None:
+    """`record_members(job)`: copies the results of a run to the arrays of each member."""
+    code = module.function("record_members", (_JOB,))
+    (job,) = code.parameters
+    run = word_of(code, job, RUN)
+    members, entries = (word_of(code, job, n, POINTER) for n in (MEMBERS, OUTPUT_LIST))
+    with code.loop(0, word_of(code, job, OUTPUTS)) as outputs:
+        source, target, size = _entry(code, entries, outputs.index)
+        member_bytes, width, lanes = _of_members(code, entries, outputs.index)
+        own = code.select(lanes > 1, width, 0)
+        with code.loop(0, word_of(code, job, LANES)) as lane:
+            member = code.load(code.offset(members, lane.index, "i64"), I64)
+            alone = code.offset(target, member * member_bytes + run * size, "i8")
+            at = code.offset(source, lane.index * own, "i8")
+            code.call_void("collect", at, alone, size, width, lanes)
+
+
 def _emit_record(module: Module) -> None:
     """`record(job)`: copies the results of a run to the arrays of recorded outputs."""
     code = module.function("record", (_JOB,))
     (job,) = code.parameters
     run, entries = word_of(code, job, RUN), word_of(code, job, OUTPUT_LIST, POINTER)
-    with code.loop(0, word_of(code, job, OUTPUTS)) as outputs:
+    has_members = word_of(code, job, LANES).differs(0)
+    with code.when(has_members):
+        code.call_void("record_members", job)
+    with code.loop(0, code.select(has_members, 0, word_of(code, job, OUTPUTS))) as outputs:
         source, target, size = _entry(code, entries, outputs.index)
         code.call_void("copy", code.offset(target, run * size, "i8"), source, size)
 
@@ -233,7 +323,7 @@ def _emit_run_phase(module: Module) -> None:
     phase = phase_of(code, job, word_of(code, job, PHASE))
     kernels = word_of(code, job, KERNELS, POINTER)
     with code.loop(word_of(code, phase, FIRST), word_of(code, phase, LAST)) as loop:
-        kernel = _record(code, kernels, loop.index, KERNEL_WORDS)
+        kernel = record_of(code, kernels, loop.index, KERNEL_WORDS)
         _call_kernel(code, kernel, thread, code.constant(0), word_of(code, kernel, ITEMS))
 
 
@@ -270,7 +360,7 @@ def _emit_run_chunk(module: Module) -> None:
     code.store(number, remaining)
     code.store(word_of(code, phase, FIRST), kernel_number)
     with code.forever() as after:
-        kernel = _record(code, kernels, code.load(kernel_number, I64), KERNEL_WORDS)
+        kernel = record_of(code, kernels, code.load(kernel_number, I64), KERNEL_WORDS)
         slice_count, chunk_items = (word_of(code, kernel, n) for n in (SLICE_COUNT, CHUNK_ITEMS))
         slice_number = (slot + threads - word_of(code, kernel, FIRST_SLOT)) % threads
         items = word_of(code, kernel, ITEMS)

@@ -57,6 +57,7 @@ class Job:
         table: the addresses of the buffers, uint64.
         iteration: the array with the iteration of repeated phases, int64 (1,).
         timed: whether the ticks of each phase are summed.
+        tries_alone: whether one thread alone is tried too.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class Job:
         iteration: Array,
         *,
         timed: bool = False,
+        tries_alone: bool = True,
     ) -> None:
         kernels, phases, threads = entry.kernels, entry.phases, entry.threads
         self.threads = threads
         self.runs = 1
-        self._native = _native()
+        self._native = native()
         self._table, self._iteration = table, iteration
         self._words = words = np.zeros(jobs.JOB_WORDS, np.int64)
         self.address = int(words.ctypes.data)
@@ -99,7 +101,8 @@ class Job:
         words[jobs.ALONE] = threads == 1
         words[jobs.RUNS] = 1
         words[jobs.PHASE_BEFORE_RUN] = _AFTER_GATHER
-        self._choice = ThreadChoice(ticks_per_second()) if threads > 1 and not timed else None
+        has_choice = threads > 1 and tries_alone and not timed
+        self._choice = ThreadChoice(ticks_per_second()) if has_choice else None
         if self._choice is not None:
             words[jobs.WINDOW_TICKS] = self._choice.window
         self._kept: Sequence[Array] = ()
@@ -126,20 +129,25 @@ class Job:
     def set_runs(
         self,
         rows: Array,
-        inputs: Sequence[tuple[int, int, int]],
-        outputs: Sequence[tuple[int, int, int]],
+        inputs: Sequence[tuple[int, ...]],
+        outputs: Sequence[tuple[int, ...]],
+        lanes: int = 0,
     ) -> None:
         """Makes `run` do a run for each row.
 
         Args:
-            rows: the examples of each run, int64 (runs, batch).
+            rows: the examples of each run, int64 (runs, batch), or (members, runs, batch).
             inputs: the (address of the data set, address of the buffer, bytes of an example).
             outputs: the (address of the buffer, address of the record, bytes of a result).
+            lanes: the members of a run; entries of inputs and outputs have the further words of
+                `native.jobs` then. 0 for a program without members.
         """
-        lists = [np.array(entries, np.int64).reshape(-1, 3) for entries in (inputs, outputs)]
+        lists = [_entries(inputs), _entries(outputs)]
         self._kept = (rows, *lists)
-        self.runs, batch = rows.shape
+        self.runs, batch = rows.shape[-2:]
         words = self._words
+        words[jobs.LANES] = lanes
+        words[jobs.MEMBER_ROWS] = rows.strides[0] if rows.ndim > 2 else 0
         words[jobs.PHASE_BEFORE_RUN] = _BEFORE_GATHER
         words[jobs.FIRST_RUN], words[jobs.RUNS] = 0, self.runs
         words[jobs.BATCH] = batch
@@ -147,13 +155,18 @@ class Job:
         words[jobs.INPUTS], words[jobs.OUTPUTS] = map(len, lists)
         words[jobs.INPUT_LIST] = lists[0].ctypes.data
         words[jobs.OUTPUT_LIST] = lists[1].ctypes.data
-        cycles = batch * sum(size for _, _, size in inputs) / _COPIED_PER_CYCLE
+        cycles = batch * sum(size for _, _, size, *_ in inputs) / _COPIED_PER_CYCLE
         slice_count, chunk_items = slices(batch, cycles, self.threads)
         kernel = Kernel(0, 0, batch, chunk_items, slice_count, 0)
         slicing = (batch, chunk_items, slice_count, 0)
-        self._kernels[0] = (self._native.gather, self.address, *slicing)
+        gather = self._native.gather_members if rows.ndim > 2 else self._native.gather
+        self._kernels[0] = (gather, self.address, *slicing)
         self._phases[_BEFORE_GATHER + 1, : jobs.BACK] = (0, 1, slice_count > 1)
         self._count_chunks(_BEFORE_GATHER + 1, [kernel] if slice_count > 1 else [])
+
+    def set_members(self, numbers: Array) -> None:
+        """Makes `run` compute the members of a population with these numbers, int64."""
+        self._words[jobs.MEMBERS] = numbers.ctypes.data
 
     def run(self) -> None:
         """Does all runs, in this thread alone or with helpers: the variant measured as faster."""
@@ -211,8 +224,14 @@ def _rows(count: int, words: int) -> Array:
     return np.zeros((count, words), np.int64)
 
 
+def _entries(entries: Sequence[tuple[int, ...]]) -> Array:
+    """Entries of a list of inputs or outputs; words that are not given are 0."""
+    words = [(*entry, *(0,) * (jobs.ENTRY_WORDS - len(entry))) for entry in entries]
+    return np.array(words, np.int64).reshape(-1, jobs.ENTRY_WORDS)
+
+
 @final
-class _Native:
+class Native:
     """The native functions, compiled once."""
 
     def __init__(self) -> None:
@@ -221,6 +240,9 @@ class _Native:
         self._library = load(compiled(module.text(), host()), scheduler.EXPORTED)
         addresses = self._library.addresses
         self.gather = addresses["gather"]
+        self.gather_members = addresses["gather_members"]
+        self.run_members = addresses["run_members"]
+        self.orders = addresses["orders"]
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
 
         def function(name: str, *arguments: Any) -> Callable[..., None]:
@@ -232,7 +254,7 @@ class _Native:
         self.read_ticks = function("read_ticks", pointer)
 
 
-def _help(native: _Native, state: int, number: int) -> None:
+def _help(native: Native, state: int, number: int) -> None:
     """The main function of a helper."""
     waiting.ask_for_short_slices(native.waiting.machine)
     native.help(state, number)
@@ -243,7 +265,7 @@ class ThreadPool:
     """The calling thread and helpers, as many as jobs have needed."""
 
     def __init__(self) -> None:
-        self._native = _native()
+        self._native = native()
         self._lock = threading.Lock()
         size = scheduler.SLOTS + scheduler.SLOT_BYTES * scheduler.MOST_THREADS
         self._memory = aligned(size)
@@ -327,18 +349,18 @@ class _Current:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.native: _Native | None = None
+        self.native: Native | None = None
         self.pool: ThreadPool | None = None
 
 
 _current = _Current()
 
 
-def _native() -> _Native:
+def native() -> Native:
     """The native functions; loaded only once, because jobs keep only their addresses."""
     if _current.native is None:
         with _current.lock:
-            _current.native = _current.native or _Native()
+            _current.native = _current.native or Native()
     return _current.native
 
 
@@ -357,7 +379,7 @@ def ticks_per_second() -> float:
     readings: list[tuple[float, int]] = []
     for pause in (0.0, _CALIBRATION_SECONDS):
         time.sleep(pause)
-        _native().read_ticks(reading.ctypes.data)
+        native().read_ticks(reading.ctypes.data)
         readings.append((time.perf_counter(), int(reading[0])))
     (start, first), (end, last) = readings
     return (last - first) / (end - start)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
+from lamina.codegen.axes import stride_along
 from lamina.codegen.matrix import Matrix, Plain, as_loop, as_matrix, as_plain, can_be_paired
 from lamina.engines.simd.decide.convolutions import schedule_windows
 from lamina.engines.simd.decide.loops import are_wide, nest_of
@@ -79,7 +80,7 @@ def schedule_contraction(
     lanes = processor.vector_bytes // step.dtype.itemsize
     is_small = b * m * n * k < SMALLEST_WORK or m < 2 or n < lanes // 4 or k < 2
     if is_small or not step.dtype.is_float:
-        return LoopSchedule((nest_of(as_loop(step), processor),))
+        return LoopSchedule((nest_of(as_loop(step), processor, is_product=True),))
     paired = processor.bfloat16_pairs and can_be_paired(step)
     panels, matrix = panels_of(step, processor), as_matrix(step, paired=paired)
     plain = as_plain(matrix.left, matrix.m, matrix, below_conversions=True)
@@ -88,8 +89,21 @@ def schedule_contraction(
         windows = schedule_windows(step, panels, processor, paired=paired, is_rounded=is_rounded)
         if windows is not None:
             return windows
+    if _is_contiguous_along_batch(step, lanes):
+        return LoopSchedule((nest_of(as_loop(step), processor, is_product=True),))
     dots = _prefers_dots(matrix, panels, prepacked=prepacked)
     return product_schedule(matrix, panels, processor, dots=dots, prepacked=prepacked and not dots)
+
+
+def _is_contiguous_along_batch(step: Contraction, lanes: int) -> bool:
+    """Whether the elements of neighbouring products are neighbours: lanes then run along these.
+
+    Tiles would gather them for each product.
+    """
+    if not step.batch or step.batch[-1].extent < lanes:
+        return False
+    indices = [load.index for load in step.loads] + [store.index for store in step.stores]
+    return all(stride_along(index, step.batch[-1]) in (0, 1) for index in indices)
 
 
 def panels_of(step: Contraction, processor: Processor) -> Panels:

@@ -9,11 +9,13 @@ worker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import size_of
 from lamina.codegen.axes import merged_axes, stride_along
 from lamina.codegen.stages import Style, fitting_lanes, is_window
+from lamina.engines.simd.decide.jam import points_together, shortened
 from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.simd.decide.split_reductions import BLOCKS, long_reductions, split_loop
 from lamina.engines.simd.processor import Processor
@@ -47,6 +49,8 @@ ENOUGH_TO_SHARE = 16
 # Rough costs for comparisons, in cycles for one vector or one scalar.
 _UNIFORM, _CONTIGUOUS, _PER_STRIDED_LANE, _PER_GATHERED_LANE = 0.3, 1.0, 1.0, 2.0
 _CYCLES_OF_MERGE = 5.0
+# The cost of a term of a sum that is computed together with others, as a share of its cost alone.
+_TOGETHER = 0.5
 _SIMPLE_OPERATION, _EXPENSIVE_OPERATION, _COMBINING_LANES = 0.5, 8.0, 10.0
 
 
@@ -60,12 +64,14 @@ class Vectors:
         lanes: the lanes of a vector.
         within: the axes that run inside the loop over vectors. Loads that do not depend on them are
             done once for all their points. Without such axes the loop over vectors is innermost.
+        sums: the most sums of vectors that registers hold, beside operands.
     """
 
     lane: Axis | None
     along_inner_axis: bool
     lanes: int
     within: tuple[Axis, ...] = ()
+    sums: int = 0
 
 
 def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
@@ -77,10 +83,19 @@ def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
     return LoopSchedule(nests, long, BLOCKS if long else 0)
 
 
-def nest_of(loop: Loop, processor: Processor) -> NestSchedule:
-    """The cheapest nest for a loop with neighbouring axes merged."""
-    nests = (nest_with(loop, vectors) for vectors in possible_vectors(loop, processor))
-    return min(nests, key=lambda nest: nest.cycles)
+def nest_of(loop: Loop, processor: Processor, *, is_product: bool = False) -> NestSchedule:
+    """The cheapest nest for a loop with neighbouring axes merged.
+
+    Several points of a product are computed together: they share operands. Other sums would only
+    read more of the memory at a time.
+    """
+
+    def cost(vectors: Vectors) -> float:
+        # Whether points are computed together changes no sum, but other vectors would.
+        return _cycles(loop, vectors, are_together=False)
+
+    vectors = min(possible_vectors(loop, processor), key=cost)
+    return nest_with(loop, vectors if is_product else replace(vectors, sums=0))
 
 
 def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
@@ -94,16 +109,21 @@ def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     """How a loop, neighbouring axes merged, is run with these vectors."""
     lane, within, axes = vectors.lane, vectors.within, loop.axes
     # The loop over vectors is innermost, so that memory is read in its order.
-    order = [axis for axis in axes if axis != lane and axis not in within]
-    order += [lane] if lane is not None else []
-    order += within
+    outer = [axis for axis in axes if axis != lane and axis not in within]
+    together = points_together(loop, reversed(outer), vectors.sums, MOST_UNROLLED)
+    if together is not None:
+        joined, count = together
+        axes = tuple(shortened(axis, count) if axis == joined else axis for axis in axes)
+        outer = [axis for axis in axes if axis != lane and axis not in within]
+    order = [*outer, *([lane] if lane is not None else ()), *within]
     # Workers share the outermost axis with enough points for all of them.
     enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
     longest = max(axes, key=lambda axis: (axis.extent, axis == lane), default=None)
     window = LARGEST_SHARED_WINDOW if within else LARGEST_WINDOW
     style = Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
     shared = enough[0] if enough else longest
-    return NestSchedule(tuple(order), lane, vectors.lanes, shared, style, _cycles(loop, vectors))
+    cycles = _cycles(loop, vectors, are_together=together is not None)
+    return NestSchedule(tuple(order), lane, vectors.lanes, shared, style, cycles, together)
 
 
 # A sort begins with runs of at most this many keys, which are sorted in registers.
@@ -164,7 +184,9 @@ def possible_vectors(loop: Loop, processor: Processor) -> Iterator[Vectors]:
         if axis.extent > 1:
             within = _axes_within(loop, axis)
             wide = base if within else widened(results, base, axis.extent, processor)
-            yield Vectors(axis, False, fitting_lanes(wide, axis.extent), within)
+            lanes = fitting_lanes(wide, axis.extent)
+            sums = processor.registers // 2 // -(-lanes // base)
+            yield Vectors(axis, False, lanes, within, sums)
     ends = [
         stage.axes[-1].extent
         for stage in loop.stages
@@ -199,8 +221,12 @@ def are_wide(values: Iterable[Scalar], processor: Processor) -> bool:
     return len(operations) <= SHORT_EXPRESSION and not expensive
 
 
-def _cycles(loop: Loop, vectors: Vectors) -> float:
-    """The rough cost of a loop, in cycles of one worker."""
+def _cycles(loop: Loop, vectors: Vectors, *, are_together: bool) -> float:
+    """The rough cost of a loop, in cycles of one worker.
+
+    Args:
+        are_together: whether sums of several points are computed together.
+    """
     outer = 1.0
     for axis in loop.axes:
         outer *= _iterations(axis, vectors.lanes if axis == vectors.lane else 0)
@@ -219,6 +245,8 @@ def _cycles(loop: Loop, vectors: Vectors) -> float:
             run, merges = runs_of_sort(stage.axis.extent)
             iterations *= run + _CYCLES_OF_MERGE * merges
         once, at_point = _costs(stage, lane, vectors)
+        if are_together and isinstance(stage, Reduce) and stage.axes:
+            at_point *= _TOGETHER
         cycles += once + iterations * at_point
         if across and isinstance(stage, Reduce):
             cycles += outer * _COMBINING_LANES

@@ -152,6 +152,16 @@ def works_of(steps: Sequence[StepSchedule | FusedSum]) -> list[list[Work]]:
     return works
 
 
+def expected_cycles(program: Program, processor: Processor) -> float:
+    """A rough estimate for all kernels of a run."""
+    return sum(
+        share.work.cycles * (repeat.axis.extent if repeat is not None else 1)
+        for number, kernels in enumerate(decide(program, processor).kernels)
+        for repeat in (program.repeated(number),)
+        for share in kernels
+    )
+
+
 def workers_of(
     program: Program,
     kernels: Iterable[Iterable[Work]],

@@ -41,6 +41,8 @@ class NestSchedule:
         shared: the parallel axis that is split into work items; None if there is none.
         style: the form in which its stages are written.
         cycles: a rough cost.
+        together: an axis, neighbouring points of which are computed together, and their number; the
+            points of that axis in `order` stand for so many.
     """
 
     order: tuple[Axis, ...]
@@ -49,6 +51,7 @@ class NestSchedule:
     shared: Axis | None
     style: Style
     cycles: float
+    together: tuple[Axis, int] | None = None
 
     @property
     def work(self) -> Work:
@@ -68,6 +71,9 @@ class NestSchedule:
             texts.append(f"{counted(self.lanes, 'lane')} along {self.lane.name}")
         if self.style.inner_lanes:
             texts.append(f"up to {self.style.inner_lanes} lanes along the last axes of its stages")
+        if self.together is not None:
+            axis, count = self.together
+            texts.append(f"{count} points of {axis.name} together")
         shared = f" along {self.shared.name}" if self.shared is not None else ""
         return "; ".join([*texts, f"{self.work}{shared}"])
 

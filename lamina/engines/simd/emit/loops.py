@@ -9,6 +9,7 @@ from lamina.codegen.axes import merged_axes
 from lamina.codegen.primitives import element
 from lamina.codegen.stages import Stages, full_run, write_nest
 from lamina.codegen.values import Type, Value
+from lamina.engines.simd.decide.jam import jammed
 from lamina.engines.simd.decide.loops import runs_of_sort
 from lamina.engines.simd.decide.schedule import LoopSchedule, NestSchedule
 from lamina.engines.simd.decide.split_reductions import split_loop
@@ -39,6 +40,8 @@ def emit_nest(context: Context, name: str, loop: Loop, nest: NestSchedule) -> Wr
     if any(axis.extent == 0 for axis in loop.axes):
         return kernel
     *_, first, last = points.code.parameters
+    if nest.together is not None:
+        loop = jammed(loop, *nest.together)
     runs = [full_run(axis, nest.lanes if axis == nest.lane else 0) for axis in nest.order]
     runs = [
         replace(run, start=first, stop=last) if run.axis == nest.shared else run for run in runs

@@ -1,0 +1,350 @@
+"""`Population`: many networks of one definition, trained and run by one program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lamina.base.shapes import Array
+from lamina.checks import checked
+from lamina.checks.kinds import Count, FloatType, Instance, OrNone, ReadBy, Row, Word
+from lamina.data import Dataset, as_dataset
+from lamina.data.dataset import Data, positions_of
+from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
+from lamina.errors import DefinitionError, Named, errors_at
+from lamina.files.model_file import ModelFile, read_model, write_model
+from lamina.learning.by_output import Losses, Metrics, as_loss, as_metrics
+from lamina.learning.protocols import BatchSize, Clip, Optimizer, TrainingOptions
+from lamina.model import Model, OfNetwork
+from lamina.network import Network
+from lamina.runtime import Inference, Parameters
+from lamina.step.precision import Products, precision_of
+from lamina.training.callbacks.hooks import AnyCallback
+from lamina.training.evaluation import BATCH_SIZE, Evaluation, summary
+from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
+from lamina.training.population_fit import Histories, PopulationFit
+
+# The positions of the examples of each member.
+Subsets = Annotated[Sequence[npt.ArrayLike] | None, OrNone(Row(ReadBy(positions_of)))]
+
+
+@final
+class Population(Named):
+    """Networks of one definition with parameters of their own, in an engine's memory.
+
+    A training step of all members is one run of one program. Each member becomes the network that
+    would be trained alone with its seed, its numbers and its examples.
+
+    Args:
+        network: the definition.
+        members: the number of networks.
+        engine, dtype, precision: the arguments of `Model`.
+        seeds: the seed of each member, or one for all; by default 0, 1, 2 and so on.
+        lanes: whether the cpu engine may compute several small members in the lanes of a vector.
+            That is faster, and adds up numbers in another order than for a network alone, so that
+            results differ by rounding.
+
+    Raises:
+        DefinitionError: for another number of seeds than members.
+        EngineError: for an engine that does not exist, or has not enough memory.
+
+    Example:
+        >>> import numpy as np, lamina as lm
+        >>> population = lm.Population(lm.Sequential(lm.Input(3), lm.Linear(2)), members=4)
+        >>> population.predict(np.zeros((5, 3), "float32")).shape
+        (4, 5, 2)
+    """
+
+    @checked
+    def __init__(
+        self,
+        network: OfNetwork,
+        members: Count,
+        engine: str = DEFAULT_ENGINE,
+        *,
+        seeds: Seeds = None,
+        dtype: FloatType = "float32",
+        precision: Products = "float32",
+        lanes: bool = True,
+    ) -> None:
+        opened = open_engine(engine)
+        types = precision_of(dtype, lambda: opened.device, precision)
+        own = np.arange(members) if seeds is None else each_seed(seeds, members)
+        self._parameters = Parameters(network, opened, types, 0, seeds=own, may_use_lanes=lanes)
+        self._inference = Inference(self._parameters)
+
+    @classmethod
+    def of_parameters(cls, parameters: Parameters) -> Population:
+        """A population with these parameters."""
+        population = cls.__new__(cls)
+        population._parameters, population._inference = parameters, Inference(parameters)
+        return population
+
+    def __repr__(self) -> str:
+        engine, count = self._parameters.engine.device.engine, self.network.parameter_count()
+        kind = f"{count:,} parameters, {self._parameters.precision}"
+        return f"Population({len(self)} members of {kind}, engine={engine!r})"
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __getitem__(self, number: int) -> Model:
+        """A member as a model in the same memory: what changes one changes the other."""
+        return Model.of_parameters(self._parameters.member(range(len(self))[number]))
+
+    def __iter__(self) -> Iterator[Model]:
+        return (self[number] for number in range(len(self)))
+
+    @property
+    def network(self) -> Network:
+        """The definition."""
+        return self._parameters.network
+
+    @property
+    def seeds(self) -> Array:
+        """The seed of each member, int64 (members,)."""
+        return np.asarray(self._parameters.seeds)
+
+    @checked
+    def predict(self, inputs: Any) -> Any:
+        """The outputs of all members for any number of examples.
+
+        Args:
+            inputs: as in `Model.predict`, but for streams.
+
+        Returns:
+            An array (members, examples, ...), a tuple of them for several outputs. Its mean over
+            the first axis is the prediction of the ensemble.
+        """
+        outputs = self._inference(inputs.inputs if isinstance(inputs, Dataset) else inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @checked
+    def evaluate(
+        self,
+        data: Data,
+        loss: Losses,
+        metrics: Metrics = (),
+        batch_size: BatchSize = BATCH_SIZE,
+        *,
+        subsets: Subsets = None,
+    ) -> dict[str, Array]:
+        """Loss and metrics of each member on a data set, in inference mode.
+
+        Args:
+            data, loss, metrics, batch_size: the arguments of `Model.evaluate`.
+            subsets: the positions of the examples of each member; by default all.
+
+        Returns:
+            `{"loss": ..., "accuracy": ...}`: arrays with a first axis of members.
+        """
+        examples, measured = as_dataset(data), as_metrics(metrics)
+        own, members = self._subsets("subsets", subsets, examples), list(range(len(self)))
+        given = self._parameters, examples, as_loss(loss), measured
+        size = min(batch_size, len(examples))
+        with (
+            Evaluation(*given, size, own_inputs=own is not None) as evaluation,
+            evaluation.uploaded(examples) as resident,
+        ):
+            recorded = evaluation.run_members(resident, len(examples), members, own)
+        rows = [summary(recorded[number], measured) for number in members]
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    @checked
+    def training(
+        self,
+        loss: Losses,
+        optimizer: Optimizer | Sequence[Optimizer],
+        batch_size: BatchSize,
+        *,
+        metrics: Metrics = (),
+        clip: Clip | Sequence[Clip] | None = None,
+        frozen: Sequence[str] = (),
+        seeds: Seeds = None,
+        data: Data | None = None,
+    ) -> PopulationTraining:
+        """Creates a training of the members, which changes their parameters.
+
+        Args:
+            loss, batch_size, metrics, frozen, data: the arguments of `Model.training`.
+            optimizer, clip: one for all members, or a list with one for each. They may differ in
+                numbers: rates, schedules, decays, momentum, limits.
+            seeds: the seeds of random layers and of the order of examples, one for all or one for
+                each; by default the members' own.
+
+        Raises:
+            DefinitionError: if the optimizers of two members need different programs, because one
+                has momentum, for example, and the other has none.
+        """
+        options = self._options(loss, optimizer, metrics, clip, frozen)
+        dataset = None if data is None else as_dataset(data)
+        own = self._seeds(seeds)
+        return PopulationTraining(self._parameters, options, dataset, batch_size, seeds=own)
+
+    @checked
+    def fit(
+        self,
+        train: Data,
+        *,
+        loss: Losses,
+        optimizer: Optimizer | Sequence[Optimizer],
+        validation: Data | None = None,
+        subsets: Subsets = None,
+        validation_subsets: Subsets = None,
+        epochs: Count = 1,
+        batch_size: BatchSize = 32,
+        metrics: Metrics = (),
+        clip: Clip | Sequence[Clip] | None = None,
+        frozen: Sequence[str] = (),
+        seeds: Seeds = None,
+        drop_last: bool = False,
+        progress: bool | None = None,
+        shuffle: bool = True,
+        record: Annotated[Sequence[str], Row(Word(("rate",)))] = (),
+        callbacks: Sequence[AnyCallback] = (),
+    ) -> Histories:
+        """Trains all members for some epochs.
+
+        Args:
+            train, loss, validation, epochs, batch_size, metrics, frozen, drop_last, progress,
+                shuffle, record: the arguments of `Model.fit`, for all members.
+            optimizer, clip, seeds: the arguments of `training`.
+            subsets: the positions of the examples on which each member is trained: folds, or
+                samples with repetition; by default all.
+            validation_subsets: the positions of the validation examples of each member.
+            callbacks: as in `Model.fit`. Each member has copies of its own, which see it as a model
+                and stop it alone.
+
+        Returns:
+            The history of each member. A member whose values become infinite or NaN is restored to
+            its state before that epoch and stops, with a warning; the others go on.
+
+        Raises:
+            DefinitionError, DataError, ShapeError, DTypeError: before the first training step, if
+                data or options do not fit.
+
+        Example:
+            >>> digits = lm.data.digits()
+            >>> network = lm.Sequential(lm.Input(1, 8, 8), lm.Flatten(), lm.Linear(10))
+            >>> population = lm.Population(network, members=3)
+            >>> histories = population.fit(digits, loss=lm.CrossEntropy(), epochs=2,
+            ...                            optimizer=[lm.SGD(rate) for rate in (0.01, 0.1, 1.0)])
+            >>> histories["loss"].shape
+            (3, 2)
+        """
+        data = as_dataset(train)
+        validated = None if validation is None else as_dataset(validation)
+        fit = PopulationFit(
+            models=list(self),
+            parameters=self._parameters,
+            options=self._options(loss, optimizer, metrics, clip, frozen),
+            train=data,
+            subsets=self._subsets("subsets", subsets, data),
+            validation=validated,
+            validation_subsets=self._subsets("validation_subsets", validation_subsets, validated),
+            epochs=epochs,
+            batch_size=batch_size,
+            seeds=self._seeds(seeds),
+            drop_last=drop_last,
+            shuffle=shuffle,
+            record_rate="rate" in record,
+            progress=progress,
+            callbacks=callbacks,
+        )
+        return fit.run()
+
+    def parameters(self) -> dict[str, Array]:
+        """Copies of all parameters, `{"1.weight": array, ...}`, with a first axis of members."""
+        return self._parameters.read(list(self._parameters.variables))
+
+    def states(self) -> dict[str, Array]:
+        """Copies of the states of layers, such as running averages, by name."""
+        return self._parameters.read(list(self._parameters.states))
+
+    def set_parameters(self, values: Mapping[str, Any]) -> None:
+        """Replaces parameters or states of all members.
+
+        Args:
+            values: arrays by name, with a first axis of members.
+
+        Raises:
+            DefinitionError, ShapeError, DTypeError: before anything is changed.
+        """
+        self._parameters.write(values)
+
+    @checked
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes network, parameters and states to a safetensors file, atomically.
+
+        Raises:
+            DataError: if the file cannot be written.
+        """
+        values = self._parameters.read(list(self._parameters.memories))
+        precision, seed = self._parameters.precision, self._parameters.seed
+        write_model(path, ModelFile(self.network, precision, seed, values, seeds=self.seeds))
+
+    @classmethod
+    @checked
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        engine: str = DEFAULT_ENGINE,
+        *,
+        lanes: bool = True,
+        layers: Annotated[Sequence[type], Row(Instance(type), example="[MyLayer]")] = (),
+    ) -> Population:
+        """A population from a file; runs no code from it.
+
+        Args:
+            path: a file written by `Population.save`.
+            engine, lanes: the arguments of `Population`.
+            layers: the classes of your own layers, as in `lm.load`.
+
+        Raises:
+            FileFormatError: if the file is missing, truncated, damaged, or of one model.
+        """
+        saved = read_model(path, layers)
+        with errors_at(os.fspath(path)):
+            saved.require_members(several=True)
+        given = saved.network, open_engine(engine), saved.precision, saved.seed, saved.values
+        return cls.of_parameters(Parameters(*given, seeds=saved.seeds, may_use_lanes=lanes))
+
+    def _options(
+        self, loss: Losses, optimizer: Any, metrics: Metrics, clip: Any, frozen: Sequence[str]
+    ) -> list[TrainingOptions]:
+        """The options of each member, or one for all."""
+        each: dict[str, Any] = {"optimizer": optimizer, "clip": clip}
+        lists: dict[str, Sequence[Any]] = {
+            name: one for name, one in each.items() if isinstance(one, list | tuple)
+        }
+        for name, values in lists.items():
+            require_count(name, values, len(self))
+        measured = as_metrics(metrics)
+        made: list[TrainingOptions] = []
+        for number in range(len(self) if lists else 1):
+            own: dict[str, Any] = each | {name: values[number] for name, values in lists.items()}
+            made.append(TrainingOptions(as_loss(loss), metrics=measured, frozen=frozen, **own))
+        return made
+
+    def _seeds(self, seeds: Any) -> Array:
+        return self.seeds if seeds is None else each_seed(seeds, len(self))
+
+    def _subsets(self, name: str, subsets: Any, data: Dataset | None) -> list[Array] | None:
+        """The positions of the examples of each member, within the data set."""
+        if subsets is None:
+            return None
+        if data is None:
+            raise DefinitionError(
+                f"there is no validation data for {name}",
+                facts=(("expected", "validation=(x, y)"), ("found", "None")),
+                where="fit",
+            )
+        require_count(name, subsets, len(self))
+        for number, positions in enumerate(subsets):
+            with errors_at(f"{name}[{number}]"):
+                data.require_within(positions)
+        return [np.asarray(positions, np.int64) for positions in subsets]

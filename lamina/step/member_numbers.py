@@ -1,0 +1,84 @@
+"""The hyper-parameters of the members of a population: one program, and numbers for each member."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lamina.errors import DefinitionError
+from lamina.graph import Fields, Hyperparameter
+from lamina.learning.protocols import TrainingOptions
+from lamina.step.derive import TrainingNumbers
+
+
+def fields_of_members(
+    numbers: TrainingNumbers, options: Sequence[TrainingOptions]
+) -> list[dict[str, float]]:
+    """The numbers in the optimizer and the clipping of each member, by name.
+
+    Args:
+        numbers: those of the graph that was derived from the first member's options.
+        options: the options of each member.
+
+    Raises:
+        DefinitionError: if the graph of a member is another one.
+    """
+    first, leaves = _fields(options[0]), leaves_of(numbers)
+    used = frozenset[str]().union(*(number.sources for number in leaves.values()))
+    # Most members share their options.
+    known: dict[int, dict[str, float]] = {}
+    for member, each in enumerate(options):
+        if id(each) not in known:
+            fields = _fields(each)
+            for what, record in first.items():
+                _require_equal(member, what, record, fields[what], numbers, used)
+            known[id(each)] = {k: v for _, found in fields.values() for k, v in found.items()}
+    return [known[id(each)] for each in options]
+
+
+def leaves_of(numbers: TrainingNumbers) -> dict[str, Hyperparameter]:
+    """The leaves that depend on numbers in records, by name."""
+    named = {name: number for name, (_, number) in numbers.leaves.items()}
+    return {name: n for name, n in named.items() if isinstance(n, Hyperparameter)}
+
+
+def _fields(options: TrainingOptions) -> dict[str, tuple[Any, dict[str, float]]]:
+    """Optimizer and clipping with names in place of numbers, and these numbers by name."""
+    found: dict[str, tuple[Any, dict[str, float]]] = {}
+    for what in ("optimizer", "clip"):
+        fields = Fields()
+        found[what] = fields.of(getattr(options, what), what), fields.values
+    return found
+
+
+def _require_equal(
+    member: int,
+    what: str,
+    first: tuple[Any, dict[str, float]],
+    other: tuple[Any, dict[str, float]],
+    numbers: TrainingNumbers,
+    used: frozenset[str],
+) -> None:
+    """Raises DefinitionError if a record of a member leads to another graph than the first's."""
+    (record, before), (changed, after) = first, other
+    different = [name for name, value in after.items() if before.get(name, value) != value]
+    fixed = [name for name in different if name not in used]
+    decided = [decision for decision in numbers.decisions.values() if not decision.holds(after)]
+    if record == changed and not fixed and not decided:
+        return
+    problem = f"its {what} is of another kind"
+    if fixed or decided:
+        name = fixed[0] if fixed else next(name for name in different if _names(decided[0], name))
+        problem = f"its {name} = {after[name]:g} makes another program than {before[name]:g}"
+    raise DefinitionError(
+        f"member {member} cannot be trained in the same program as member 0: {problem}",
+        facts=(("expected", "records that differ in numbers only"),),
+        where=what,
+        advice="Make a population for each kind, or give all members the same.",
+    )
+
+
+def _names(decision: Any, name: str) -> bool:
+    """Whether a decision depends on a field."""
+    operands = (x for x in decision.operands if isinstance(x, Hyperparameter))
+    return any(name in operand.sources for operand in operands)

@@ -1,0 +1,262 @@
+"""Training the members of a population, each with its own seed, numbers and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, final
+
+import numpy as np
+
+from lamina.base.shapes import Array, converted
+from lamina.checks import checked
+from lamina.checks.kinds import AnyOf, Instance, OrNone, Row, Whole
+from lamina.data import Dataset, as_dataset
+from lamina.data.arrays import as_tuple
+from lamina.data.conversion import to_array
+from lamina.data.dataset import Data
+from lamina.errors import DefinitionError, ShapeError
+from lamina.learning.protocols import TrainingOptions
+from lamina.runtime.parameters import Parameters
+from lamina.runtime.streaming import Examples
+from lamina.step.member_numbers import fields_of_members, leaves_of
+from lamina.step.names import as_arrays
+from lamina.training.batches import Recorded
+from lamina.training.epochs import EXAMPLES_AT_ONCE, batches_after, orders_by
+from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.steps import TrainingSteps
+from lamina.training.training import Training
+
+_SEED = Whole(-(2**63))
+# One seed for all members, or one for each.
+Seeds = Annotated[int | Sequence[int] | None, OrNone(AnyOf((_SEED, Row(_SEED))))]
+
+
+def each_seed(seeds: Any, members: int) -> Array:
+    """A seed for each member, from one for all or a row of them."""
+    if isinstance(seeds, tuple | np.ndarray):
+        require_count("seeds", seeds, members)
+    return np.broadcast_to(np.asarray(seeds, np.int64), members)
+
+
+def require_count(name: str, values: Any, members: int) -> None:
+    """Raises DefinitionError unless there is one value for each member."""
+    if len(values) != members:
+        raise DefinitionError(
+            f"{name} has another number of values than there are members",
+            facts=(("expected", str(members)), ("found", str(len(values)))),
+            where=name,
+            advice="Give one for each member, or one for all.",
+        )
+
+
+@final
+class PopulationTraining(TrainingSteps):
+    """Trains the members of a population together. Made by `Population.training`.
+
+    Args:
+        options: the options of each member, or one for all.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        options: Sequence[TrainingOptions],
+        dataset: Dataset | None,
+        batch_size: int,
+        *,
+        seeds: Array,
+    ) -> None:
+        super().__init__(parameters, options[0], dataset, batch_size, seed=seeds)
+        self._seeds = seeds
+        self.count = len(seeds)
+        self._options = options if len(options) == self.count else [options[0]] * self.count
+        try:
+            self._fields = fields_of_members(self._numbers, self._options)
+        except BaseException:
+            super().release()
+            raise
+        for name, number in leaves_of(self._numbers).items():
+            memory = self._shared[name]
+            values = [number.with_values(fields) for fields in self._fields]
+            memory.write(converted(np.asarray(values), memory.dtype))
+        # The trainings of single members that somebody has asked for.
+        self._members: dict[int, Training] = {}
+
+    @checked
+    def member(self, number: Annotated[int, Whole(0)]) -> Training:
+        """The training of one member, on the same memory.
+
+        Raises:
+            DefinitionError: if there is no such member.
+        """
+        if number >= self.count:
+            raise DefinitionError(
+                f"there is no member {number}",
+                facts=(("expected", f"0 to {self.count - 1}"), ("found", str(number))),
+                where="member",
+            )
+        if number not in self._members:
+            given = number, self._options[number], self._fields[number]
+            self._members[number] = Training.of_member(self, *given)
+        return self._members[number]
+
+    @property
+    def rates(self) -> dict[str, Array]:
+        """The learning rates of the next training step by name, each float64 (members,)."""
+        each = [self.member(number).rates for number in range(self.count)]
+        return {name: np.array([rates[name] for rates in each]) for name in each[0]}
+
+    @checked
+    def set_rates(self, values: Annotated[Mapping[str, Any], Instance(Mapping)]) -> None:
+        """Sets learning rates by name, one for all members or a list with one for each.
+
+        Raises:
+            DefinitionError: as `Training.set_rates`, or for another number of rates than members.
+        """
+        for name, value in values.items():
+            if isinstance(value, list | tuple | np.ndarray):
+                require_count(name, value, self.count)
+        rows = {name: np.broadcast_to(np.asarray(v), self.count) for name, v in values.items()}
+        for number in range(self.count):
+            self.member(number).set_rates({name: row[number] for name, row in rows.items()})
+
+    def release(self) -> None:
+        """Releases all memory that the population does not own."""
+        for training in self._members.values():
+            training.release()
+        super().release()
+
+    @property
+    def steps_done(self) -> Array:
+        """The number of finished training steps of each member, int64 (members,)."""
+        with self._lock.mutex:
+            self._require_alive()
+            return self._slots["step"].read()
+
+    def step(self, x: Any, y: Any = None, weights: Any = None) -> Array:
+        """One training step of every member.
+
+        Args:
+            x, y, weights: as in `Training.step`, for all members; or with a first axis of members,
+                each has its own.
+
+        Returns:
+            The losses before the update, float (members,).
+        """
+        arrays = self._of_members(x, y, weights)
+        count = arrays[0].shape[1]
+        if count > self.batch_size:
+            raise ShapeError(
+                "the batch is larger than the training was made for",
+                facts=(("expected", f"at most {self.batch_size}"), ("found", str(count))),
+                where="step",
+                advice=f"Make it with batch_size={count}, or give fewer examples.",
+            )
+        with self._lock.mutex:
+            self._require_alive()
+            compiled = self._program(count)
+            compiled.executable.activate(np.arange(self.count))
+            compiled.run(arrays)
+            return compiled.executable.output("loss")
+
+    def _of_members(self, x: Any, y: Any, weights: Any) -> list[Array]:
+        """Inputs, targets and weights as arrays (members, examples, ...)."""
+        given = [*as_arrays(x, self._input_names), *as_arrays(y, self._target_names)]
+        given += as_tuple(weights)
+        arrays = [to_array(value, "a batch cannot be converted to an array") for value in given]
+        ranks = [len(shape) for shape, _ in self._specs()]
+        own = [array.ndim == rank + 1 for array, rank in zip(arrays, ranks, strict=False)]
+        if not any(own):
+            ready = self._converted(x, y, weights)
+            return [np.broadcast_to(array, (self.count, *array.shape)) for array in ready]
+        for array, is_own, name in zip(arrays, own, self._labels, strict=False):
+            if is_own and len(array) != self.count:
+                raise ShapeError(
+                    f"{name} has another number of members than the population",
+                    facts=(("expected", str(self.count)), ("found", str(len(array)))),
+                    where="step",
+                    advice="The first axis is that of members; leave it out if all share a batch.",
+                )
+        flat = [
+            (array if is_own else np.broadcast_to(array, (self.count, *array.shape))).reshape(
+                -1, *array.shape[2 if is_own else 1 :]
+            )
+            for array, is_own in zip(arrays, own, strict=True)
+        ]
+        inputs, targets = len(self._wanted_inputs), len(self._batch.targets)
+        parts = flat[:inputs], flat[inputs : inputs + targets], flat[inputs + targets :]
+        plain = [tuple(part) if len(part) != 1 else part[0] for part in parts]
+        ready = self._converted(*(part if len(part) else None for part in plain))
+        return [array.reshape(self.count, -1, *array.shape[1:]) for array in ready]
+
+    @checked
+    def run(
+        self,
+        dataset: Data,
+        steps: Annotated[int, Whole(0)],
+        seeds: Seeds = None,
+        *,
+        drop_last: bool = False,
+    ) -> Array:
+        """Trains each member for a number of training steps without Python between them.
+
+        Args:
+            dataset, steps, drop_last: the arguments of `Training.run`.
+            seeds: the seeds of the order of the examples, one for all members or one for each; by
+                default those of the training.
+
+        Returns:
+            The losses of the members, float (members, steps).
+        """
+        data = as_dataset(dataset)
+        own = self._seeds if seeds is None else each_seed(seeds, self.count)
+        done = self.steps_done
+        losses = np.zeros((self.count, steps), self._loss_dtype)
+        ended = np.zeros(self.count, np.int64)
+        with held_interrupts() as interrupt, self.uploaded(data) as resident:
+            for members in equal_members(done):
+                batches = self.batches(
+                    *(len(data), int(done[members[0]]), steps, own[members]), drop_last=drop_last
+                )
+                for piece in self.pieces_of(resident, members, batches, interrupt):
+                    at = int(ended[members[0]])
+                    losses[members, at : at + piece.losses.shape[-1]] = piece.losses
+                    ended[members] += piece.losses.shape[-1]
+        return losses[:, : int(ended.min())]
+
+    def batches(
+        self, examples: int, done: int, steps: int, seeds: Array | None, *, drop_last: bool
+    ) -> Iterator[Array]:
+        """The next batches of members with equally many examples: (members, batches, batch size).
+
+        Args:
+            done: the training steps that are done.
+            steps: the training steps to do.
+            seeds: those of the orders of the members' examples; None to keep them.
+        """
+        orders = None if seeds is None else orders_by(self.engine, examples, seeds)
+        at_once = EXAMPLES_AT_ONCE // (1 if seeds is None else len(seeds))
+        given = examples, self.batch_size, done, steps, orders
+        return batches_after(*given, drop_last=drop_last, at_once=at_once)
+
+    @property
+    def _loss_dtype(self) -> Any:
+        return next(t.dtype.numpy for name, t in self._graph.graph.outputs if name == "loss")
+
+    def pieces_of(
+        self, resident: Examples, members: Array, batches: Iterable[Array], interrupt: Interrupt
+    ) -> Iterator[Recorded]:
+        """Trains some members on batches, in pieces of about 50 ms.
+
+        Args:
+            members: their numbers.
+            batches: their batches, as arrays (members, batches, batch size) of examples.
+        """
+        self._running = members
+        return self.pieces(((resident, rows) for rows in batches), interrupt)
+
+
+def equal_members(values: Sequence[int] | Array) -> list[Array]:
+    """The numbers of members with equal values, in groups."""
+    array = np.asarray(values)
+    return [np.flatnonzero(array == value) for value in np.unique(array)]

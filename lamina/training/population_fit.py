@@ -1,0 +1,307 @@
+"""Fitting a population: epochs of all members together, and a fit of each for its callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from copy import deepcopy
+from typing import Any, final, overload
+
+import numpy as np
+
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array
+from lamina.checks.origin import warn
+from lamina.data import Dataset
+from lamina.errors import LaminaError, NonFiniteError
+from lamina.learning.protocols import TrainingOptions
+from lamina.runtime import Parameters
+from lamina.runtime.memories import Snapshot
+from lamina.training.batches import Recorded, joined
+from lamina.training.callbacks.callback import RunningFit, TrainedModel
+from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
+from lamina.training.epochs import no_whole_batch, steps_of
+from lamina.training.evaluation import Evaluation, summary
+from lamina.training.fit import SKIPPED_STEPS, measures_of, note_averages
+from lamina.training.history import VALIDATION, History
+from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.population import PopulationTraining, equal_members
+from lamina.training.progress import Bar, display
+
+
+@final
+@frozen_dataclass
+class Histories(Sequence[History]):
+    """The histories of the members of a population: `histories[3]`, `histories["loss"]`.
+
+    Attributes:
+        members: the history of each member.
+        failures: the errors of members that were stopped because their values became infinite or
+            NaN, by number.
+    """
+
+    members: tuple[History, ...]
+    failures: Mapping[int, NonFiniteError]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @overload
+    def __getitem__(self, key: int) -> History: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[History]: ...
+    @overload
+    def __getitem__(self, key: str) -> Array: ...
+    def __getitem__(self, key: int | slice | str) -> Any:
+        """The history of a member; or a measure, float64 (members, epochs), NaN after its end."""
+        if not isinstance(key, str):
+            return self.members[key]
+        rows = [history[key] for history in self.members]
+        values = np.full((len(rows), max(map(len, rows))), np.nan)
+        for row, given in zip(values, rows, strict=True):
+            row[: len(given)] = given
+        return values
+
+
+@final
+class _Member:
+    """The fit of one member."""
+
+    def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
+        self.fit, self.hooks, self.examples = fit, hooks, examples
+        self.rates: dict[str, float] = {}
+        self.pieces: list[Recorded] = []
+        self.skipped = 0
+
+
+@final
+@frozen_dataclass
+class PopulationFit:
+    """One fit of a population, which `run` carries out; it has the options of `Population.fit`."""
+
+    models: Sequence[TrainedModel]
+    parameters: Parameters
+    options: Sequence[TrainingOptions]
+    train: Dataset
+    subsets: Sequence[Array] | None
+    validation: Dataset | None
+    validation_subsets: Sequence[Array] | None
+    epochs: int
+    batch_size: int
+    seeds: Array
+    drop_last: bool
+    shuffle: bool
+    record_rate: bool
+    progress: bool | None
+    callbacks: Sequence[AnyCallback]
+
+    def __post_init__(self) -> None:
+        check_callbacks(self.callbacks)
+        sizes = [len(self.train)] if self.subsets is None else list(map(len, self.subsets))
+        if self.drop_last and min(sizes) < self.batch_size:
+            raise no_whole_batch(min(sizes), self.batch_size, where="fit")
+
+    def run(self) -> Histories:
+        """Trains until all epochs are done, or all members have stopped."""
+        size = min(self.batch_size, len(self.train))
+        failures: dict[int, NonFiniteError] = {}
+        with ExitStack() as stack:
+            training = stack.enter_context(
+                PopulationTraining(
+                    self.parameters, self.options, self.train, size, seeds=self.seeds
+                )
+            )
+            interrupt = stack.enter_context(held_interrupts())
+            members = [
+                self._member(number, training, interrupt) for number in range(len(self.models))
+            ]
+            try:
+                for member in members:
+                    member.hooks.call("fit_begins", member.fit)
+                resident = stack.enter_context(training.uploaded(self.train))
+                measure = stack.enter_context(self._measure())
+                shown = stack.enter_context(display(self.progress))
+                memories, lock = training.memories(), self.parameters.lock
+                snapshot = stack.enter_context(
+                    closing(Snapshot(self.parameters.engine, memories, lock, len(members)))
+                )
+                running = dict(enumerate(members))
+                for epoch in range(self.epochs):
+                    if not running or interrupt.is_ending:
+                        break
+                    snapshot.take()
+                    began = time.perf_counter()
+                    self._epoch(epoch, training, running, resident, interrupt, shown)
+                    if interrupt.is_ending:
+                        break
+                    self._stop_failed(epoch, running, training, snapshot, failures)
+                    measured = measure(list(running))
+                    for number in list(running):
+                        seconds = time.perf_counter() - began
+                        if self._ends(running[number], measured.get(number), seconds):
+                            del running[number]
+                    shown.epoch_ends(epoch + 1, self.epochs, _mean_row(members))
+                for member in members:
+                    note_averages(member.fit.training, member.fit.history)
+                    member.hooks.call("fit_ends", member.fit)
+            except BaseException as error:
+                for member in members:
+                    member.hooks.fit_fails(member.fit, error)
+                raise
+            interrupt.handle()
+            for member in members:
+                member.fit.history.interrupted = interrupt.handled
+        if interrupt.handled:
+            epochs = max(len(member.fit.history) for member in members)
+            interrupt.say(
+                f"Ctrl-C: the fit ended after {epochs} of {self.epochs} epochs, and the program "
+                "goes on. Press Ctrl-C again within a second to end the program."
+            )
+        return Histories(tuple(member.fit.history for member in members), failures)
+
+    def _member(self, number: int, training: PopulationTraining, interrupt: Interrupt) -> _Member:
+        """The fit of a member, with callbacks of its own."""
+        hooks = Hooks(deepcopy(list(self.callbacks)))
+        hooks.restore({})
+        own, options = training.member(number), self.options[number % len(self.options)]
+        has_rates = self.record_rate or hooks.changes_rate
+        better = measures_of(
+            own, options, has_rates=has_rates, is_validated=self.validation is not None
+        )
+        history = History(measured=tuple(better))
+        fit = RunningFit(self.models[number], own, history, better, self.epochs, interrupt)
+        examples = len(self.train if self.subsets is None else self.subsets[number])
+        return _Member(fit, hooks, examples)
+
+    @contextmanager
+    def _measure(self) -> Generator[Callable[[list[int]], dict[int, Recorded]]]:
+        """A function that evaluates some members on the validation data."""
+        if self.validation is None:
+            yield lambda members: {}
+            return
+        options, data, subsets = self.options[0], self.validation, self.validation_subsets
+        given = self.parameters, data, options.loss, options.metrics
+        with ExitStack() as stack:
+            try:
+                made = Evaluation(*given, own_inputs=subsets is not None)
+                evaluation = stack.enter_context(made)
+                resident = stack.enter_context(evaluation.uploaded(data))
+            except LaminaError as error:
+                error.facts = (*error.facts, ("data", "validation"))
+                raise
+            yield lambda members: evaluation.run_members(resident, len(data), members, subsets)
+
+    def _epoch(
+        self,
+        epoch: int,
+        training: PopulationTraining,
+        running: Mapping[int, _Member],
+        resident: Any,
+        interrupt: Interrupt,
+        shown: Bar,
+    ) -> None:
+        """Trains the running members for an epoch."""
+        for member in running.values():
+            member.fit.epoch, member.pieces = epoch + 1, []
+            member.hooks.call("epoch_begins", member.fit)
+            if self.record_rate or member.hooks.changes_rate:
+                member.rates = member.fit.training.rates
+        numbers = np.array([*running], np.int64)
+        lengths = np.array([member.examples for member in running.values()])
+        groups = [numbers[group] for group in equal_members(lengths)]
+        steps_of_groups = [
+            steps_of(running[group[0]].examples, training.batch_size, drop_last=self.drop_last)
+            for group in groups
+        ]
+        shown.epoch_begins(epoch + 1, self.epochs, sum(steps_of_groups))
+        for group, steps in zip(groups, steps_of_groups, strict=True):
+            given = running[group[0]].examples, epoch * steps, steps
+            seeds = self.seeds[group] if self.shuffle else None
+            batches = training.batches(*given, seeds, drop_last=self.drop_last)
+            started, done = time.perf_counter(), 0
+            rows = (self._examples_of(group, positions) for positions in batches)
+            for piece in training.pieces_of(resident, group, rows, interrupt):
+                for position, number in enumerate(group.tolist()):
+                    running[number].pieces.append(piece.of_member(position))
+                done += len(group) * int(piece.examples.sum())
+                speed = done / max(time.perf_counter() - started, 1e-6)
+                row = {"loss": float(piece.losses.mean(dtype=np.float64))}
+                shown.advance(len(piece.examples), row, speed)
+
+    def _examples_of(self, members: Array, positions: Array) -> Array:
+        """The examples at positions in the subsets of members."""
+        shape = len(members), *positions.shape[-2:]
+        positions = np.broadcast_to(positions, shape)
+        if self.subsets is None:
+            return positions
+        numbers: list[int] = members.tolist()
+        subsets = np.stack([self.subsets[number] for number in numbers])
+        return np.take_along_axis(subsets, positions.reshape(len(members), -1), 1).reshape(shape)
+
+    def _stop_failed(
+        self,
+        epoch: int,
+        running: dict[int, _Member],
+        training: PopulationTraining,
+        snapshot: Snapshot,
+        failures: dict[int, NonFiniteError],
+    ) -> None:
+        """Restores and stops members whose values became infinite or NaN; the others go on."""
+        failed: dict[int, NonFiniteError] = {}
+        values = self.parameters.read(list(self.parameters.variables))
+        finite: dict[str, Array] = {
+            name: np.asarray(np.isfinite(array).reshape(len(array), -1).all(1))
+            for name, array in values.items()
+        }
+        for number, member in running.items():
+            losses = np.concatenate([piece.losses for piece in member.pieces])
+            bad = np.flatnonzero(~np.isfinite(losses))
+            broken = next((name for name, each in finite.items() if not each[number]), None)
+            if len(bad):
+                what = f"the loss became {losses[bad[0]]} in training step {bad[0] + 1}"
+            elif broken is not None:
+                what = f"the parameter {broken!r} overflowed"
+            else:
+                continue
+            failed[number] = NonFiniteError(
+                f"member {number} stopped: {what} of epoch {epoch + 1}",
+                facts=(
+                    ("epoch", str(epoch + 1)),
+                    ("member", "restored to its state before this epoch; the others go on"),
+                ),
+                where="fit",
+                advice="Lower its learning rate, or clip its gradients.",
+            )
+        if not failed:
+            return
+        snapshot.restore(np.array([*failed], np.int64))
+        for number, error in failed.items():
+            warn(error.problem)
+            member = running.pop(number)
+            member.hooks.fit_fails(member.fit, error)
+        failures |= failed
+
+    def _ends(self, member: _Member, measured: Recorded | None, seconds: float) -> bool:
+        """Adds an epoch to a member's history, calls its callbacks; whether its fit ends."""
+        fit, hooks, metrics = member.fit, member.hooks, self.options[0].metrics
+        row = {**summary(joined(member.pieces), metrics), **member.rates}
+        if fit.training.scales_loss:
+            row[SKIPPED_STEPS] = fit.training.skipped_steps - member.skipped
+            member.skipped = fit.training.skipped_steps
+        if measured is not None:
+            row |= {VALIDATION + name: v for name, v in summary(measured, metrics).items()}
+        fit.history.add(row, seconds)
+        note_averages(fit.training, fit.history)
+        hooks.epoch_ends(fit)
+        return hooks.call_functions(fit.history) or fit.is_stopping
+
+
+def _mean_row(members: Sequence[_Member]) -> dict[str, float]:
+    """The means of the last epoch of those members that have one."""
+    histories = [member.fit.history for member in members if len(member.fit.history)]
+    if not histories:
+        return {}
+    return {
+        name: float(np.mean([history[name][-1] for history in histories])) for name in histories[0]
+    }

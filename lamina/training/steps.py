@@ -1,0 +1,147 @@
+"""The compiled training steps of a model or a population, and the state that they change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from lamina.base.garbage import without_collections
+from lamina.base.shapes import Array
+from lamina.data import Dataset
+from lamina.engines.engine import Memory
+from lamina.inspect.bill import MemoryBill
+from lamina.learning.protocols import TrainingOptions
+from lamina.runtime.compiled import compile_for_batch, program_for_batch
+from lamina.runtime.memories import allocate_states, need_of_tensors, release_all
+from lamina.runtime.parameters import Parameters
+from lamina.step.derive import TrainingNumbers
+from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
+from lamina.training.batches import Accumulation, BatchRunner, Examples, Recorded
+from lamina.training.interrupt import Interrupt
+
+# The native loop returns after about this time, to show progress and notice Ctrl-C.
+PIECE_SECONDS = 0.05
+
+
+class TrainingSteps(BatchRunner):
+    """Base of trainings: compiles the training step, allocates its state, and runs pieces of it.
+
+    Args:
+        seed: the seed of random layers; of a population an array, with one for each member.
+    """
+
+    # The same as in `planning.bill_of`: both have the same entries in the cache.
+    _program_name = "training step"
+
+    @without_collections
+    def __init__(
+        self,
+        parameters: Parameters,
+        options: TrainingOptions,
+        dataset: Dataset | None,
+        batch_size: int,
+        *,
+        seed: int | Array,
+        micro_batch: int | None = None,
+    ) -> None:
+        super().__init__(parameters, options.loss, dataset, batch_size)
+        self._own_inputs = parameters.members is not None
+        micro = batch_size if micro_batch is None else min(micro_batch, batch_size)
+        self._graph, update = step_graphs(self._batch, options, divided=micro < batch_size)
+        # The training steps of a piece; the next epoch begins with as many.
+        self._at_once = 1
+        engine, slots = parameters.engine, self._graph.slots
+        if update is not None:
+            slots = {**slots, **update.slots}
+        numbers = (update or self._graph).hyperparameters or TrainingNumbers()
+        memories = {**slots, **numbers.leaves}
+        # Before the state is allocated; `compile_for_batch` checks again when it is.
+        placement, divisible = parameters.placement, "batch" if update is None else "micro-batch"
+        tensors = ((name, tensor) for name, (tensor, _) in memories.items())
+        needs = [need_of_tensors("state of the optimizer", "state", tensors)]
+        program = program_for_batch(
+            *(self._graph, micro, placement, self._program_name, needs, divisible),
+            members=placement.of_members(own_inputs=self._own_inputs),
+        )
+        with self._lock.mutex:
+            states = allocate_states(engine, seed, memories, parameters.members)
+            self._shared |= states
+            # Hyper-parameters are not saved. Neither are sums of gradients, which are the same
+            # before any training step.
+            sums = set[str]() if update is None else self._graph.slots.keys() - {MICRO_STEP}
+            unsaved = sums | numbers.leaves.keys()
+            self._slots = {name: memory for name, memory in states.items() if name not in unsaved}
+            self._numbers = numbers
+            self._accumulation: Accumulation | None = None
+            try:
+                self._programs.get(micro, partial(self._compile, program=program))
+                if update is not None:
+                    compiled = compile_for_batch(
+                        *(update, micro, placement, self._shared, UPDATE_NAME),
+                        own_inputs=self._own_inputs,
+                    )
+                    self._accumulation = Accumulation(micro, compiled, self._shared)
+            except BaseException:
+                release_all(states)
+                raise
+
+    @property
+    def bill(self) -> MemoryBill:
+        """The memory of a training step of `batch_size` examples, in bytes."""
+        with self._lock.mutex:
+            self._require_alive()
+            divided = self._accumulation
+            if divided is None:
+                return MemoryBill(self.batch_size, self._program(self.batch_size).program)
+            program = self._program(divided.size).program
+            return MemoryBill(divided.size, program, (divided.update.program,))
+
+    def pieces(
+        self, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt
+    ) -> Iterator[Recorded]:
+        """Trains on rows of uploaded examples, given as arrays (batches, batch size).
+
+        Yields about every 50 ms the losses and metrics of the batches since the last time. After
+        Ctrl-C it ends early, between two training steps.
+        """
+        self._require_alive()
+        for resident, rows in groups:
+            done = 0
+            while done < rows.shape[-2]:
+                if interrupt.is_ending:
+                    return
+                started = time.perf_counter()
+                piece = self._run_batches(resident, rows[..., done : done + self._at_once, :])
+                seconds = max(time.perf_counter() - started, 1e-6)
+                steps = piece.losses.shape[-1]
+                done += steps
+                if steps == self._at_once or seconds > PIECE_SECONDS:
+                    fitting = int(steps * PIECE_SECONDS / seconds)
+                    self._at_once = max(1, min(fitting, 2 * steps))
+                yield piece
+
+    def _run_batches(self, resident: Examples, rows: Array) -> Recorded:
+        divided = self._accumulation
+        if divided is None:
+            return super()._run_batches(resident, rows)
+        with self._lock.mutex:
+            return divided.run(rows, partial(super()._run_batches, resident))
+
+    def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
+        divided = self._accumulation
+        return batches if divided is None else divided.in_order(batches)
+
+    def memories(self) -> dict[str, Memory]:
+        """All memories that training steps change: of the model, and of `state()`."""
+        with self._lock.mutex:
+            self._require_alive()
+            return self._parameters.memories | self._slots
+
+    def release(self) -> None:
+        with self._lock.mutex:
+            divided, self._accumulation = self._accumulation, None
+            if divided is not None:
+                divided.update.executable.release()
+            super().release()
+            self._slots = {}

@@ -1,0 +1,223 @@
+"""Populations: what members share, what each has of its own, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+from error_texts import error_text
+
+import lamina as lm
+from lamina.engines.host import HostMemory
+from lamina.errors import LaminaError
+
+X = np.random.default_rng(0).standard_normal((24, 3), np.float32)
+Y = np.sin(X @ np.ones((3, 2), np.float32))
+NET = lm.Sequential(lm.Input(3), lm.Linear(5), lm.Tanh(), lm.Linear(2))
+
+
+def population(members=3, **options):
+    return lm.Population(NET, members, **options)
+
+
+def fitted(made, optimizer, **options):
+    usual = {"loss": lm.MSE(), "epochs": 2, "batch_size": 8, "progress": False}
+    return made.fit((X, Y), optimizer=optimizer, **usual | options)
+
+
+def equal(left, right):
+    return all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_a_member_is_a_model_in_the_same_memory():
+    made = population()
+    member = made[1]
+    assert member.seed == 1
+    assert equal(member.parameters(), {n: v[1] for n, v in made.parameters().items()})
+    member.set_parameters({"1.weight": np.ones((5, 3), "float32")})
+    assert (made.parameters()["1.weight"][1] == 1).all()
+    assert not (made.parameters()["1.weight"][2] == 1).any()
+    before = made[0].parameters()
+    member.fit((X, Y), loss=lm.MSE(), optimizer=lm.SGD(0.1), progress=False)
+    np.testing.assert_array_equal(made.predict(X)[1], member.predict(X))
+    assert equal(before, made[0].parameters())
+    assert [model.seed for model in made] == [0, 1, 2]
+    with pytest.raises(IndexError):
+        made[3]
+
+
+def test_a_population_of_one_is_the_model():
+    made, alone = population(1), lm.Model(NET, seed=0)
+    history = fitted(made, lm.Adam(0.01))[0]
+    assert history.values == fitted(alone, lm.Adam(0.01)).values
+    assert equal(alone.parameters(), made[0].parameters())
+
+
+def test_a_model_joins_a_population():
+    model, made = lm.Model(NET, seed=7), population()
+    made[2].set_parameters(model.parameters())
+    np.testing.assert_array_equal(made.predict(X)[2], model.predict(X))
+
+
+def test_memories_of_members_begin_at_cache_lines():
+    memory = HostMemory((3, 5), np.dtype(np.float32), members=4)
+    assert memory.shape == (4, 3, 5)
+    values = np.arange(60, dtype=np.float32).reshape(4, 3, 5)
+    memory.write(values)
+    np.testing.assert_array_equal(memory.read(), values)
+    for number in range(4):
+        member = memory.member(number)
+        assert member.array.flags.c_contiguous
+        assert member.array.ctypes.data % 64 == 0
+        np.testing.assert_array_equal(member.read(), values[number])
+
+
+def test_one_seed_gives_equal_members():
+    made = population(seeds=5)
+    fitted(made, lm.Adam(0.01))
+    values = made.parameters()
+    assert all((array == array[:1]).all() for array in values.values())
+
+
+def test_saved_populations_are_the_same(tmp_path):
+    made, path = population(seeds=[4, 5, 6]), tmp_path / "population.safetensors"
+    fitted(made, lm.SGD(0.1))
+    made.save(path)
+    again = lm.Population.load(path)
+    assert again.seeds.tolist() == [4, 5, 6]
+    np.testing.assert_array_equal(again.predict(X), made.predict(X))
+    made[1].save(tmp_path / "member.safetensors")
+    member = lm.load(tmp_path / "member.safetensors")
+    np.testing.assert_array_equal(member.predict(X), made.predict(X)[1])
+    error = error_text(LaminaError, lambda: lm.load(path))
+    assert "this file holds a population, not a model" in error
+    assert "Read it by lm.Population.load(path)." in error
+    error = error_text(LaminaError, lambda: lm.Population.load(tmp_path / "member.safetensors"))
+    assert "this file holds a model, not a population" in error
+
+
+def test_evaluation_of_each_member_on_all_examples_or_its_own():
+    made, subsets = population(), [[0, 1, 2], [3, 4], [5, 6]]
+    measured = made.evaluate((X, Y), lm.MSE(), [lm.MAE()], batch_size=7)
+    own = made.evaluate((X, Y), lm.MSE(), batch_size=2, subsets=subsets)
+    for k, rows in enumerate(subsets):
+        expected = made[k].evaluate((X, Y), lm.MSE(), [lm.MAE()], batch_size=7)
+        assert {name: values[k] for name, values in measured.items()} == expected
+        alone = made[k].evaluate((X[rows], Y[rows]), lm.MSE(), batch_size=2)
+        assert own["loss"][k] == alone["loss"]
+
+
+def test_a_member_that_fails_stops_alone_and_is_restored():
+    made = population(4)
+    rates = [0.1, 1e25, 0.05, 1e6]
+    with pytest.warns(lm.errors.LaminaWarning, match="stopped: the loss became"):
+        histories = fitted(made, [lm.SGD(rate) for rate in rates], epochs=4)
+    assert sorted(histories.failures) == [1, 3]
+    assert "member 1 stopped: the loss became" in str(histories.failures[1])
+    assert "restored to its state before this epoch; the others go on" in str(histories.failures[1])
+    assert [len(history) for history in histories] == [4, 0, 4, len(histories[3])]
+    assert np.isnan(histories["loss"][1]).all()
+    assert equal(made[1].parameters(), lm.Model(NET, seed=1).parameters())
+    assert all(np.isfinite(array).all() for array in made.parameters().values())
+    for k in (0, 2):
+        alone = lm.Model(NET, seed=k)
+        fitted(alone, lm.SGD(rates[k]), epochs=4)
+        assert equal(alone.parameters(), made[k].parameters())
+
+
+def test_callbacks_are_each_members_own():
+    class Halving(lm.Callback):
+        changes_rate = True
+
+        def __init__(self):
+            self.rates = []
+
+        def epoch_ends(self, fit):
+            self.rates.append(fit.rate)
+            fit.rate = fit.rate / 2
+            return fit.rate < 0.03
+
+    callback = Halving()
+    histories = fitted(
+        population(), [lm.SGD(0.04), lm.SGD(0.1), lm.SGD(0.2)], epochs=5, callbacks=[callback]
+    )
+    assert [len(history) for history in histories] == [1, 2, 3]
+    np.testing.assert_allclose(histories[2]["rate"], [0.2, 0.1, 0.05])
+    assert callback.rates == []
+
+
+def test_a_population_of_schedules():
+    schedules = [lm.schedules.Cosine(0.1 * (k + 1), steps=4 + k) for k in range(3)]
+    made = population()
+    histories = fitted(made, [lm.SGD(rate) for rate in schedules], record=["rate"])
+    for k, schedule in enumerate(schedules):
+        alone = lm.Model(NET, seed=k)
+        history = fitted(alone, lm.SGD(schedule), record=["rate"])
+        assert history["rate"] == histories[k]["rate"]
+        assert equal(alone.parameters(), made[k].parameters())
+
+
+def test_runs_of_a_training_continue_each_other():
+    losses = []
+    for runs in ((9,), (4, 5)):
+        made = population()
+        with made.training(lm.MSE(), lm.Adam(0.01), 5) as training:
+            losses.append(np.concatenate([training.run((X, Y), n) for n in runs], axis=1))
+            assert training.steps_done.tolist() == [9, 9, 9]
+    np.testing.assert_array_equal(*losses)
+    assert losses[0].shape == (3, 9)
+
+
+REFUSED = {
+    "another kind of optimizer": (
+        {"optimizer": [lm.SGD(0.1), lm.Adam(0.1), lm.SGD(0.1)]},
+        "member 1 cannot be trained in the same program as member 0: its optimizer is of another",
+    ),
+    "a number that decides the program": (
+        {"optimizer": [lm.SGD(0.1), lm.SGD(0.1), lm.SGD(0.1, momentum=0.9)]},
+        "its optimizer/momentum = 0.9 makes another program than 0",
+    ),
+    "too few optimizers": (
+        {"optimizer": [lm.SGD(0.1)] * 2},
+        "optimizer has another number of values than there are members",
+    ),
+    "too many seeds": (
+        {"seeds": [1, 2, 3, 4]},
+        "seeds has another number of values than there are members",
+    ),
+    "a position out of range": (
+        {"subsets": [[0], [24], [1]]},
+        "in subsets[1]: a position is outside the data set",
+    ),
+    "subsets that are masks": (
+        {"subsets": [[True, False]] * 3},
+        "the positions of examples must be a row of integers",
+    ),
+    "subsets of no validation data": (
+        {"validation_subsets": [[0]] * 3},
+        "there is no validation data for validation_subsets",
+    ),
+    "fewer examples than a batch": (
+        {"subsets": [[0]] * 3, "drop_last": True},
+        "there are fewer examples than a batch holds",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_options(name):
+    options, problem = REFUSED[name]
+    made = population()
+    before = made.parameters()
+    error = error_text(LaminaError, lambda: fitted(made, **{"optimizer": lm.SGD(0.1), **options}))
+    assert problem in error
+    assert equal(before, made.parameters())
+
+
+def test_a_batch_of_other_members_is_refused():
+    with population().training(lm.MSE(), lm.SGD(0.1), 4) as training:
+        error = error_text(LaminaError, lambda: training.step(np.ones((2, 4, 3), "float32"), Y[:4]))
+        assert "input 0 has another number of members than the population" in error
+        error = error_text(LaminaError, lambda: training.step(np.ones((3, 5, 3), "float32"), Y[:5]))
+        assert "the batch is larger than the training was made for" in error
+        error = error_text(LaminaError, lambda: training.member(3))
+        assert re.search("there is no member 3", error)
