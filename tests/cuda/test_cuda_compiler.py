@@ -15,7 +15,7 @@ from lamina.base.shapes import bfloat16
 from lamina.engines.gpu.matrix_schedules import _held_registers, matrix_schedules
 from lamina.engines.gpu.products import Product
 from lamina.program.steps import Contraction
-from lamina.workloads import Stack, Workload, chosen
+from lamina.workloads import WORKLOADS, Stack, Workload, chosen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tools"))
 
@@ -455,3 +455,13 @@ def test_architectures_that_do_not_multiply_a_dtype_are_left_out():
     assert cuda_kernels.architectures_for("mixed-float16", "float32") == every
     for dtype, precision in (("mixed-bfloat16", "float32"), ("float32", "tf32")):
         assert cuda_kernels.architectures_for(dtype, precision) == every[1:]
+
+
+@pytest.mark.usefixtures("compilers")
+def test_no_kernel_of_shared_sums_of_16_bits_spills_registers():
+    # ptxas would take 48 registers for its products, and spill five of them.
+    architecture = ARCHITECTURES["sm_90"]
+    written = cuda_kernels.written_for(
+        WORKLOADS["softmax"], "mixed-float16", architecture, "float32"
+    )
+    assert [k.compiled.name for k in written.kernels.values() if k.compiled.spills] == []

@@ -19,9 +19,11 @@ from lamina.engines.gpu.schedule import (
     MatrixSchedule,
     RowSchedule,
     TiledSchedule,
+    TreeSchedule,
 )
 from lamina.program.index import Axis, Index, axis_index
-from lamina.program.steps import Chain, Contraction, Loop
+from lamina.program.scalar import postorder
+from lamina.program.steps import Chain, Contraction, Loop, scalars_of
 
 # The sums of a work item that take many registers. With fewer sums, work items take fewer registers
 # if ptxas decides, so more of them are resident.
@@ -65,7 +67,7 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     if signature.is_phase:
         code = module.phase(name, buffers, numbers)
     else:
-        many_registers = _takes_registers(signature.decided)
+        many_registers = _takes_registers(signature)
         code = module.kernel(name, buffers, numbers, group=group, many_registers=many_registers)
     bases = {buffer.name: code.parameters[n] for n, buffer in enumerate(signature.buffers)}
     sizes = {buffer.name: buffer.size for buffer in signature.buffers}
@@ -77,10 +79,15 @@ def _kernel(module: Module, name: str, signature: StepSignature, group: int) -> 
     return points
 
 
-def _takes_registers(decided: KernelSchedule) -> bool:
+def _takes_registers(signature: StepSignature) -> bool:
     """Whether work items keep so many values that ptxas would spill some for more occupancy."""
+    decided = signature.decided
     if isinstance(decided, TiledSchedule):
         return decided.item_m * decided.item_n >= _LARGE_BLOCK
+    if isinstance(decided, TreeSchedule):
+        # Vectors of 16 bits, or rounded to them, are in registers before and after the conversion.
+        rounded = (x.dtype.is_half for x in postorder(*scalars_of(signature.steps[0])))
+        return decided.lanes > 1 and any(rounded)
     return isinstance(decided, MatrixSchedule | RowSchedule | ChainSchedule)
 
 
