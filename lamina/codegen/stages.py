@@ -51,11 +51,13 @@ class Style:
         inner_lanes: the lanes along the last inner axis of each stage; 0 for none.
         unrolled: the most iterations of a reduction that is unrolled.
         window: the most points of a reduction over several axes that is unrolled.
+        joins: whether neighbouring reductions over the same points share a loop.
     """
 
     inner_lanes: int
     unrolled: int
     window: int
+    joins: bool = False
 
 
 def write_nest(points: Points[Builder], runs: Sequence[Run], body: Callable[[], None]) -> None:
@@ -109,7 +111,7 @@ class Stages:
 
     def write(self, stages: Sequence[Stage]) -> None:
         """Writes stages one after the other."""
-        for group in groups_of(stages):
+        for group in _groups_of(stages) if self._style.joins else [[stage] for stage in stages]:
             stage, *_ = group
             if isinstance(stage, Reduce):
                 reduces = [reduce for reduce in group if isinstance(reduce, Reduce)]
@@ -271,7 +273,7 @@ class Stages:
         return low
 
 
-def groups_of(stages: Sequence[Stage]) -> list[list[Stage]]:
+def _groups_of(stages: Sequence[Stage]) -> list[list[Stage]]:
     """The stages in order; neighbouring reductions that may share a loop are in one group."""
     groups: list[list[Stage]] = []
     for stage in stages:

@@ -123,9 +123,9 @@ def _comparison(function: Callable[..., bool]) -> Callable[..., Any]:
     return method
 
 
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Hyperparameter, f"__{_name}__", _comparison(getattr(operator, _name)))
-setattr(Hyperparameter, "__bool__", _comparison(operator.truth))  # noqa: B010
+_comparisons = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+for _name, _compare in (_comparisons | {"bool": operator.truth}).items():
+    setattr(Hyperparameter, f"__{_name}__", _comparison(_compare))
 for _name in (*_SYMBOLS, "mod", "neg", "abs"):
     _function: Callable[..., float] = getattr(operator, _name)
     setattr(Hyperparameter, f"__{_name}__", _method(_function))

@@ -71,7 +71,7 @@ class Inference:
         if all(array.ndim and not len(array) for array in arrays):
             # No examples have the outputs of one, without its row.
             row = tuple(np.zeros((1, *array.shape[1:]), array.dtype) for array in arrays)
-            return tuple(output[:0] for output in self(row))
+            return tuple(self._rows(output, 0, 0) for output in self(row))
         count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
@@ -114,7 +114,8 @@ class Inference:
                     with self._parameters.lock.mutex:
                         results.append(self._run(rows, key))
                 reader.give_back(chunk)
-        return tuple(np.concatenate(outputs) for outputs in zip(*results, strict=True))
+        axis = len(self._members)
+        return tuple(np.concatenate(outputs, axis) for outputs in zip(*results, strict=True))
 
     def _checked(self, inputs: Any) -> list[Array]:
         arrays = converted(inputs, self._names, self._specs)
@@ -167,9 +168,21 @@ class Inference:
             for name, buffer in compiled.program.outputs:
                 spec = compiled.program.buffers[buffer]
                 if name not in results:
-                    results[name] = np.empty((count, *spec.shape[1:]), spec.dtype.numpy)
-                compiled.executable.read_into(name, results[name][start : start + size])
+                    shape = (*self._members, count, *spec.shape[1:])
+                    results[name] = np.empty(shape, spec.dtype.numpy)
+                rows = self._rows(results[name], start, start + size)
+                compiled.executable.read_into(name, rows)
         return tuple(results.values())
+
+    @property
+    def _members(self) -> tuple[int, ...]:
+        """The axis of members that outputs of a population have first."""
+        members = self._parameters.members
+        return () if members is None else (members,)
+
+    def _rows(self, output: Array, start: int, stop: int) -> Array:
+        """The rows of some examples."""
+        return output[(slice(None),) * len(self._members) + (slice(start, stop),)]
 
     def _compile(self, key: _Key, timed: bool = False) -> CompiledProgram:
         (batch, dtypes), parameters = key, self._parameters

@@ -109,13 +109,9 @@ class LearningRates:
     def _write(self, values: dict[str, float]) -> None:
         changed = {self._names[name]: value for name, value in values.items()}
         back = {self._names[name] for name in self._set} | changed.keys()
+        fields = {**self._fields, **changed}
         write_all(
-            (
-                memory,
-                converted(
-                    np.asarray(number.with_values({**self._fields, **changed})), memory.dtype
-                ),
-            )
+            (memory, converted(np.asarray(number.with_values(fields)), memory.dtype))
             for number, memory in self._leaves
             if number.sources & back
         )

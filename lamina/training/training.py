@@ -287,11 +287,8 @@ class Training(TrainingSteps):
         data = as_data(dataset)
         if isinstance(data, Stream):
             return self._run_stream(data, steps, seed, drop_last=drop_last)
-        size, done, orders = (
-            self.batch_size,
-            self.steps_done,
-            orders_by(self.engine, len(data), seed),
-        )
+        size, done = self.batch_size, self.steps_done
+        orders = orders_by(self.engine, len(data), seed)
         batches = batches_after(len(data), size, done, steps, orders, drop_last=drop_last)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
             pieces = list(self.pieces(self.in_order(resident, batches), interrupt))

@@ -150,7 +150,7 @@ def test_threads_can_sleep_on_a_condition_variable(monkeypatch):
     plain = replace(waiting.waiting_for(os.uname().machine), futex=False)
     monkeypatch.setattr(waiting, "waiting_for", lambda machine: plain)
     native = pools.Native()
-    monkeypatch.setattr(pools, "_native", lambda: native)
+    monkeypatch.setattr(pools, "native", lambda: native)
     pool = ThreadPool()
     # More threads than cores: most of them have to sleep.
     counting = Counting(6)

@@ -11,7 +11,6 @@ from lamina.engines.cpu import llvm
 from lamina.engines.cpu.compilation import writer
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
-from lamina.engines.cpu.run.orders import permutations as native_permutations
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Arena, Changes, Device, Members, Memory, Peaks
 from lamina.engines.host import HostEngine, host_arena
@@ -21,6 +20,10 @@ from lamina.program.target import Target
 if TYPE_CHECKING:
     from lamina.engines.cpu.run.members import CpuMembers
     from lamina.engines.simd.decide.schedule import ProgramSchedule
+
+
+# Orders of fewer examples are made in NumPy.
+_MANY_EXAMPLES = 1 << 14
 
 
 @final
@@ -93,7 +96,12 @@ class CpuEngine(HostEngine):
         return text if language == "llvm" else llvm.listing(text, self.processor)
 
     def permutations(self, count: int, seeds: Array, numbers: Array, stream: int) -> Array:
-        return native_permutations(count, seeds, numbers, stream, self.processor.threads)
+        if count * len(seeds) < _MANY_EXAMPLES:
+            return super().permutations(count, seeds, numbers, stream)
+        # Imported only here: it takes as long as making so many orders in NumPy.
+        from lamina.engines.cpu.run.orders import permutations
+
+        return permutations(count, seeds, numbers, stream, self.processor.threads)
 
     def workspace_bytes(self, program: Program) -> int:
         return writer()(program, self.processor).layout.total_bytes

@@ -40,62 +40,48 @@ class GpuMembers(Executable):
     ) -> None:
         self._members, self._driver, self._compiled = members, driver, compiled
         self._shapes = {name: program.buffers[buffer].shape for name, buffer in program.outputs}
-        self._inputs = len(program.of_kind("input"))
         self._memories = {
             buffer.name: device_memory(memories[buffer.name], driver)
             for kind in ("parameter", "state")
             for buffer in program.of_kind(kind)
         }
-        self._programs: dict[int, tuple[Executable, Mapping[str, DeviceMemory]]] = {
-            members.count: (compiled(members, self._memories), self._memories)
-        }
+        self._all = compiled(members, self._memories)
+        # Programs on copies, by the members that these hold.
+        self._of_some: dict[int, tuple[Executable, Mapping[str, DeviceMemory]]] = {}
         self._last: dict[str, Array] = {}
         self.activate(np.arange(members.count))
 
     def activate(self, members: Array) -> None:
         self._active = members
 
-    def _chosen(self) -> tuple[Executable, Mapping[str, DeviceMemory], Array]:
-        """The program for the active members, its memories, and the members in these."""
-        count = self._members.count
-        if len(self._active) == count:
-            return *self._programs[count], self._active
-        size = min(1 << (len(self._active) - 1).bit_length(), count)
-        if size == count:
-            # The others are computed too, and forgotten.
-            missing = np.setdiff1d(np.arange(count), self._active)
-            return *self._on_copies(size), np.concatenate([self._active, missing])
-        missing = self._active[-1:].repeat(size - len(self._active))
-        return *self._on_copies(size), np.concatenate([self._active, missing])
-
     def _on_copies(self, size: int) -> tuple[Executable, Mapping[str, DeviceMemory]]:
-        key = -size if size == self._members.count else size
-        if key not in self._programs:
+        if size not in self._of_some:
             copies = {
                 name: DeviceMemory(
                     self._driver, memory.shape[1:], memory.dtype, memory.changes, None, size
                 )
                 for name, memory in self._memories.items()
             }
-            members = replace(self._members, count=size)
-            self._programs[key] = self._compiled(members, copies), copies
-        return self._programs[key]
+            self._of_some[size] = self._compiled(replace(self._members, count=size), copies), copies
+        return self._of_some[size]
 
     def _run_active(self, run: Callable[[Executable, Array], dict[str, Array]]) -> dict[str, Array]:
         """Outputs of the active members, at their places in arrays of all."""
-        executable, memories, numbers = self._chosen()
-        is_copied = memories is not self._memories
-        if is_copied:
-            for name, copy in memories.items():
-                copy.write(self._memories[name].read()[numbers])
+        active, count = self._active, self._members.count
+        if len(active) == count:
+            return run(self._all, active)
+        size = min(1 << (len(active) - 1).bit_length(), count)
+        executable, copies = self._on_copies(size)
+        # Places that are left over compute the last member again.
+        numbers = np.concatenate([active, active[-1:].repeat(size - len(active))])
+        for name, copy in copies.items():
+            copy.write(self._memories[name].read()[numbers])
         outputs = run(executable, numbers)
-        active = self._active
-        if is_copied:
-            for name, copy in memories.items():
-                values = self._memories[name].read()
-                values[active] = copy.read()[: len(active)]
-                self._memories[name].write(values)
-        count, results = self._members.count, dict[str, Array]()
+        for name, copy in copies.items():
+            values = self._memories[name].read()
+            values[active] = copy.read()[: len(active)]
+            self._memories[name].write(values)
+        results: dict[str, Array] = {}
         for name, values in outputs.items():
             results[name] = np.zeros((count, *values.shape[1:]), values.dtype)
             results[name][active] = values[: len(active)]
@@ -136,13 +122,12 @@ class GpuMembers(Executable):
         return self._last[name]
 
     def step_seconds(self) -> Array:
-        executable, _, _ = self._chosen()
-        return executable.step_seconds()
+        return self._all.step_seconds()
 
     def release(self) -> None:
-        for executable, memories in self._programs.values():
+        self._all.release()
+        while self._of_some:
+            _, (executable, copies) = self._of_some.popitem()
             executable.release()
-            if memories is not self._memories:
-                for memory in memories.values():
-                    memory.release()
-        self._programs = {}
+            for memory in copies.values():
+                memory.release()

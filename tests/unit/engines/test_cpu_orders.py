@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lamina.engines.cpu.engine import CpuEngine
+from lamina.engines.cpu.run.orders import permutations
 from lamina.program import philox
 
 SEEDS = np.array([0, 7, -3, 2**40 + 5, -(2**63), 2**63 - 1])
@@ -12,7 +13,9 @@ SEEDS = np.array([0, 7, -3, 2**40 + 5, -(2**63), 2**63 - 1])
 @pytest.mark.parametrize("count", [1, 2, 3, 15, 16, 17, 100, 4097])
 def test_native_permutations_equal_those_of_numpy(count):
     numbers = np.arange(3, 3 + len(SEEDS)) * 2**33
-    made = CpuEngine().permutations(count, SEEDS, numbers, philox.ORDER_STREAM)
+    made = permutations(count, SEEDS, numbers, philox.ORDER_STREAM, threads=2)
+    of_engine = CpuEngine().permutations(count, SEEDS, numbers, philox.ORDER_STREAM)
+    np.testing.assert_array_equal(of_engine, made)
     assert made.dtype == np.int64
     expected = philox.permutations(count, SEEDS, numbers, philox.ORDER_STREAM)
     np.testing.assert_array_equal(made, expected)
@@ -26,6 +29,5 @@ def test_seeds_of_each_permutation_are_seeds_of_one():
 
 
 def test_no_permutations():
-    engine = CpuEngine()
-    assert engine.permutations(5, np.zeros(0), np.zeros(0), 0).shape == (0, 5)
-    assert engine.permutations(0, np.zeros(2), np.zeros(2), 0).shape == (2, 0)
+    assert permutations(5, np.zeros(0), np.zeros(0), 0, threads=2).shape == (0, 5)
+    assert permutations(0, np.zeros(2), np.zeros(2), 0, threads=2).shape == (2, 0)

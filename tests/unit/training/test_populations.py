@@ -221,3 +221,12 @@ def test_a_batch_of_other_members_is_refused():
         assert "the batch is larger than the training was made for" in error
         error = error_text(LaminaError, lambda: training.member(3))
         assert re.search("there is no member 3", error)
+
+
+def test_any_number_of_examples_is_predicted():
+    made, x = population(2), np.random.default_rng(1).standard_normal((5000, 3), np.float32)
+    outputs = made.predict(x)
+    assert outputs.shape == (2, 5000, 2)
+    for number, model in enumerate(made):
+        np.testing.assert_array_equal(outputs[number], model.predict(x))
+    assert made.predict(x[:0]).shape == (2, 0, 2)

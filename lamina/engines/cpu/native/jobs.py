@@ -155,8 +155,8 @@ def emit_jobs(module: Module) -> None:
     `record(job)`, and the kernels `gather(job, thread, first, last)` and `gather_members`.
     """
     _emit_copy(module)
-    emit_interleave(module, "spread")
-    emit_interleave(module, "collect")
+    _emit_interleave(module, "spread")
+    _emit_interleave(module, "collect")
     _emit_gather(module)
     _emit_gather_members(module)
     _emit_record_members(module)
@@ -205,7 +205,7 @@ def _emit_copy(module: Module) -> None:
 _WIDTHS = (I8, I16, I32, I64)
 
 
-def emit_interleave(module: Module, name: str) -> None:
+def _emit_interleave(module: Module, name: str) -> None:
     """`spread(lane, alone, bytes, bytes of an element, lanes)`, and `collect`, its inverse.
 
     `spread` copies the elements of one member from where they are neighbours to where those of

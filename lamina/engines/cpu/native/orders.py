@@ -28,8 +28,9 @@ def _padded(count: int) -> int:
     return -(-count // KEYS_AT_ONCE) * KEYS_AT_ONCE
 
 
-def emit_orders(module: Module) -> None:
-    """`orders(section, thread, first, last)`."""
+def emit_orders() -> Module:
+    """The module that exports the kernel `orders(section, thread, first, last)`."""
+    module = Module(fused=False)
     code = module.function("orders", KERNEL_PARAMETERS, internal=False)
     section, thread, first, last = code.parameters
     count = word_of(code, section, COUNT)
@@ -66,6 +67,7 @@ def emit_orders(module: Module) -> None:
             code.store(key, code.offset(ordered, place, "i64"))
             code.store(position.index, code.offset(target, place, "i64"))
         _emit_insertions(code, ordered, target, count)
+    return module
 
 
 def _at(code: Function, base: Value, position: Value) -> Value:

@@ -22,7 +22,6 @@ from lamina.codegen.values import I32, I64, POINTER, Integer, Type, Value, as_va
 from lamina.engines.cpu.native import jobs
 from lamina.engines.cpu.native.jobs import emit_jobs, phase_of, set_word, word_of
 from lamina.engines.cpu.native.members import emit_run_members
-from lamina.engines.cpu.native.orders import emit_orders
 from lamina.engines.cpu.native.waiting import (
     CALLS_BYTES,
     Waiting,
@@ -65,8 +64,7 @@ def emit_scheduler(waiting: Waiting) -> Module:
     `run_job(state, job)` does runs of a job, alone or together with helpers; `help(state, thread)`
     makes the calling thread a helper, until `leave(state, threads)` dismisses all of them.
     `gather(job, thread, first, last)` and `gather_members` are kernels that copy the examples of a
-    run; `run_members(section, thread, first, last)` is one that runs jobs, and `orders` one that
-    makes permutations;
+    run; `run_members(section, thread, first, last)` is one that runs jobs;
     `read_ticks(address)` reads the processor's counter.
     """
     module = Module(fused=False)
@@ -83,7 +81,6 @@ def emit_scheduler(waiting: Waiting) -> Module:
     _emit_join(module, waiting.machine)
     _emit_run_job(module, waiting.machine)
     emit_run_members(module)
-    emit_orders(module)
     code = module.function("help", (_STATE, _THREAD), internal=False)
     state, thread = code.parameters
     code.call_void("join", state, thread, _byte(code, state, LEAVING), HELPER_SPINS)
@@ -93,10 +90,7 @@ def emit_scheduler(waiting: Waiting) -> Module:
     return module
 
 
-EXPORTED = (
-    *("run_job", "help", "leave", "read_ticks"),
-    *("gather", "gather_members", "run_members", "orders"),
-)
+EXPORTED = ("run_job", "help", "leave", "gather", "gather_members", "run_members", "read_ticks")
 
 _STATE, _JOB, _THREAD = ("state", POINTER), ("job", POINTER), ("thread", I64)
 

@@ -62,12 +62,12 @@ class CpuMembers(Executable):
         *,
         timed: bool = False,
     ) -> None:
-        lanes = _lanes(program, members, processor)
+        in_lanes = _in_lanes(program, members, processor)
+        lanes = 1 if in_lanes is None else _lanes_of(processor)
         self._members, self._lanes = members, lanes
         self._inputs = program.of_kind("input")
         self._outputs = {name: program.buffers[buffer] for name, buffer in program.outputs}
-        if lanes > 1:
-            program = members.program(program, lanes, CPU, lanes=True)
+        program = in_lanes or program
         self._program = program
         groups = -(-members.count // lanes)
         # Threads that share members must not wait for more than half of the time.
@@ -247,16 +247,23 @@ class CpuMembers(Executable):
 _WORTH_LANES = 1.3
 
 
-def _lanes(program: Program, members: Members, processor: HostProcessor) -> int:
-    """How many members lie in the lanes of vectors, beside each other in a core's cache."""
-    lanes = processor.vector_bytes // float32.itemsize
+def _lanes_of(processor: HostProcessor) -> int:
+    return processor.vector_bytes // float32.itemsize
+
+
+def _in_lanes(program: Program, members: Members, processor: HostProcessor) -> Program | None:
+    """The program of as many members as a vector has lanes; None if one by one is expected better.
+
+    They have to be enough for all threads, and fit together in a core's cache.
+    """
+    lanes = _lanes_of(processor)
     if not members.may_use_lanes or members.count < lanes * processor.threads:
-        return 1
+        return None
     kinds = (*OUTSIDE, "input")
     taken = sum(buffer.bytes for kind in kinds for buffer in program.of_kind(kind))
     if lanes * (taken + program.plan.arena_bytes) > processor.level2_bytes // 2:
-        return 1
+        return None
     alone = replace(processor, threads=1)
     wide = members.program(program, lanes, CPU, lanes=True)
-    cycles = expected_cycles(wide, alone)
-    return lanes if cycles <= lanes * _WORTH_LANES * expected_cycles(program, alone) else 1
+    most = lanes * _WORTH_LANES * expected_cycles(program, alone)
+    return wide if expected_cycles(wide, alone) <= most else None

@@ -242,7 +242,6 @@ class Native:
         self.gather = addresses["gather"]
         self.gather_members = addresses["gather_members"]
         self.run_members = addresses["run_members"]
-        self.orders = addresses["orders"]
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
 
         def function(name: str, *arguments: Any) -> Callable[..., None]:

@@ -120,7 +120,8 @@ def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
     longest = max(axes, key=lambda axis: (axis.extent, axis == lane), default=None)
     window = LARGEST_SHARED_WINDOW if within else LARGEST_WINDOW
-    style = Style(vectors.lanes if vectors.along_inner_axis else 0, MOST_UNROLLED, window)
+    inner_lanes = vectors.lanes if vectors.along_inner_axis else 0
+    style = Style(inner_lanes, MOST_UNROLLED, window, joins=together is not None)
     shared = enough[0] if enough else longest
     cycles = _cycles(loop, vectors, are_together=together is not None)
     return NestSchedule(tuple(order), lane, vectors.lanes, shared, style, cycles, together)
