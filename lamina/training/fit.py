@@ -16,7 +16,7 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import float16
 from lamina.data import Dataset, Stream
 from lamina.errors import DataError, DefinitionError, EngineError, LaminaError, NonFiniteError
-from lamina.learning.protocols import TrainingOptions
+from lamina.learning.protocols import Metric, TrainingOptions
 from lamina.runtime import Parameters
 from lamina.runtime.memories import Snapshot
 from lamina.step.derive import GRADIENT_NORM
@@ -151,11 +151,7 @@ class Fit:
             except BaseException as error:
                 hooks.fit_fails(fit, error)
                 raise
-        if interrupt.handled:
-            interrupt.say(
-                f"Ctrl-C: the fit ended after {len(history)} of {self.epochs} epochs, and the "
-                "program goes on. Press Ctrl-C again within a second to end the program."
-            )
+        say_of_end(interrupt, len(history), self.epochs)
         return history
 
     @contextmanager
@@ -203,11 +199,8 @@ class Fit:
             lambda: interrupt.is_ending,
             measured=f"{VALIDATION}loss",
         )
-        try:
+        with of_validation():
             return stack.enter_context(context)
-        except LaminaError as error:
-            error.facts = (*error.facts, ("data", "validation"))
-            raise
 
     def _run_epochs(self, run: _Run, begun: Begun) -> None:
         fit, hooks, interrupt, epochs = run.fit, run.hooks, run.interrupt, run.epochs
@@ -266,17 +259,10 @@ class Fit:
 
     def _row(self, run: _Run, begun: Begun, recorded: Recorded) -> dict[str, Any] | None:
         """The values of an epoch for the history; None if the fit ends during its validation."""
-        training = run.fit.training
-        row = {**summary(recorded, self.options.metrics), **begun.rates}
-        if training.scales_loss:
-            row[SKIPPED_STEPS] = training.skipped_steps - begun.skipped
-        if run.measure is not None:
-            measured = run.measure()
-            if run.interrupt.is_ending and isinstance(self.validation, Stream):
-                return None
-            validated = summary(measured, self.options.metrics).items()
-            row |= {VALIDATION + name: value for name, value in validated}
-        return row
+        measured = None if run.measure is None else run.measure()
+        if measured is not None and run.interrupt.is_ending and isinstance(self.validation, Stream):
+            return None
+        return row_of_epoch(run.fit.training, self.options.metrics, begun, recorded, measured)
 
     def _epoch(self, run: _Run, number: int, begun: Begun) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
@@ -418,6 +404,46 @@ def measures_of(
             advice="Give another name to the output or to the metric.",
         )
     return dict(measures)
+
+
+def row_of_epoch(
+    training: Training,
+    metrics: Sequence[Metric],
+    begun: Begun,
+    recorded: Recorded,
+    measured: Recorded | None,
+) -> dict[str, Any]:
+    """The values of an epoch for the history.
+
+    Args:
+        begun: what was known when the epoch began.
+        recorded, measured: of its training steps, and on the validation data, if there is any.
+    """
+    row = {**summary(recorded, metrics), **begun.rates}
+    if training.scales_loss:
+        row[SKIPPED_STEPS] = training.skipped_steps - begun.skipped
+    if measured is not None:
+        row |= {VALIDATION + name: value for name, value in summary(measured, metrics).items()}
+    return row
+
+
+@contextmanager
+def of_validation() -> Generator[None]:
+    """Errors in the block say that they are about the validation data."""
+    try:
+        yield
+    except LaminaError as error:
+        error.facts = (*error.facts, ("data", "validation"))
+        raise
+
+
+def say_of_end(interrupt: Interrupt, done: int, epochs: int) -> None:
+    """Says on standard error that Ctrl-C ended a fit, if it did."""
+    if interrupt.handled:
+        interrupt.say(
+            f"Ctrl-C: the fit ended after {done} of {epochs} epochs, and the program goes on. "
+            "Press Ctrl-C again within a second to end the program."
+        )
 
 
 def note_averages(training: Training, history: History) -> None:

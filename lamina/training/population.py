@@ -145,13 +145,7 @@ class PopulationTraining(TrainingSteps):
         """
         arrays = self._of_members(x, y, weights)
         count = arrays[0].shape[1]
-        if count > self.batch_size:
-            raise ShapeError(
-                "the batch is larger than the training was made for",
-                facts=(("expected", f"at most {self.batch_size}"), ("found", str(count))),
-                where="step",
-                advice=f"Make it with batch_size={count}, or give fewer examples.",
-            )
+        self._require_fitting(count)
         with self._lock.mutex:
             self._require_alive()
             compiled = self._program(count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from typing import Any, final, overload
@@ -14,17 +14,18 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.origin import warn
 from lamina.data import Dataset
-from lamina.errors import LaminaError, NonFiniteError
+from lamina.errors import NonFiniteError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Parameters
 from lamina.runtime.memories import Snapshot
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
+from lamina.training.checkpoints import Begun
 from lamina.training.epochs import no_whole_batch, steps_of
-from lamina.training.evaluation import Evaluation, summary
-from lamina.training.fit import SKIPPED_STEPS, measures_of, note_averages
-from lamina.training.history import VALIDATION, History
+from lamina.training.evaluation import Evaluation
+from lamina.training.fit import measures_of, note_averages, of_validation, row_of_epoch, say_of_end
+from lamina.training.history import History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.population import PopulationTraining, equal_members
 from lamina.training.progress import Bar, display
@@ -70,9 +71,7 @@ class _Member:
 
     def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
         self.fit, self.hooks, self.examples = fit, hooks, examples
-        self.rates: dict[str, float] = {}
-        self.pieces: list[Recorded] = []
-        self.skipped = 0
+        self.begun, self.pieces = Begun(), list[Recorded]()
 
 
 @final
@@ -126,6 +125,8 @@ class PopulationFit:
                 snapshot = stack.enter_context(
                     closing(Snapshot(self.parameters.engine, memories, lock, len(members)))
                 )
+                variables = [self.parameters.memories[n] for n in self.parameters.variables]
+                are_finite = self.parameters.engine.finite_check(variables)
                 running = dict(enumerate(members))
                 for epoch in range(self.epochs):
                     if not running or interrupt.is_ending:
@@ -135,7 +136,7 @@ class PopulationFit:
                     self._epoch(epoch, training, running, resident, interrupt, shown)
                     if interrupt.is_ending:
                         break
-                    self._stop_failed(epoch, running, training, snapshot, failures)
+                    self._stop_failed(epoch, running, are_finite, snapshot, failures)
                     measured = measure(list(running))
                     for number in list(running):
                         seconds = time.perf_counter() - began
@@ -152,12 +153,8 @@ class PopulationFit:
             interrupt.handle()
             for member in members:
                 member.fit.history.interrupted = interrupt.handled
-        if interrupt.handled:
-            epochs = max(len(member.fit.history) for member in members)
-            interrupt.say(
-                f"Ctrl-C: the fit ended after {epochs} of {self.epochs} epochs, and the program "
-                "goes on. Press Ctrl-C again within a second to end the program."
-            )
+        done = max(len(member.fit.history) for member in members)
+        say_of_end(interrupt, done, self.epochs)
         return Histories(tuple(member.fit.history for member in members), failures)
 
     def _member(self, number: int, training: PopulationTraining, interrupt: Interrupt) -> _Member:
@@ -183,13 +180,10 @@ class PopulationFit:
         options, data, subsets = self.options[0], self.validation, self.validation_subsets
         given = self.parameters, data, options.loss, options.metrics
         with ExitStack() as stack:
-            try:
+            with of_validation():
                 made = Evaluation(*given, own_inputs=subsets is not None)
                 evaluation = stack.enter_context(made)
                 resident = stack.enter_context(evaluation.uploaded(data))
-            except LaminaError as error:
-                error.facts = (*error.facts, ("data", "validation"))
-                raise
             yield lambda members: evaluation.run_members(resident, len(data), members, subsets)
 
     def _epoch(
@@ -205,8 +199,10 @@ class PopulationFit:
         for member in running.values():
             member.fit.epoch, member.pieces = epoch + 1, []
             member.hooks.call("epoch_begins", member.fit)
-            if self.record_rate or member.hooks.changes_rate:
-                member.rates = member.fit.training.rates
+            training_of_member = member.fit.training
+            has_rates = self.record_rate or member.hooks.changes_rate
+            rates = training_of_member.rates if has_rates else {}
+            member.begun = Begun(skipped=training_of_member.skipped_steps, rates=rates)
         numbers = np.array([*running], np.int64)
         lengths = np.array([member.examples for member in running.values()])
         groups = [numbers[group] for group in equal_members(lengths)]
@@ -220,7 +216,7 @@ class PopulationFit:
             seeds = self.seeds[group] if self.shuffle else None
             batches = training.batches(*given, seeds, drop_last=self.drop_last)
             started, done = time.perf_counter(), 0
-            rows = (self._examples_of(group, positions) for positions in batches)
+            rows = self._examples_of(group, batches)
             for piece in training.pieces_of(resident, group, rows, interrupt):
                 for position, number in enumerate(group.tolist()):
                     running[number].pieces.append(piece.of_member(position))
@@ -229,31 +225,35 @@ class PopulationFit:
                 row = {"loss": float(piece.losses.mean(dtype=np.float64))}
                 shown.advance(len(piece.examples), row, speed)
 
-    def _examples_of(self, members: Array, positions: Array) -> Array:
-        """The examples at positions in the subsets of members."""
-        shape = len(members), *positions.shape[-2:]
-        positions = np.broadcast_to(positions, shape)
-        if self.subsets is None:
-            return positions
+    def _examples_of(self, members: Array, batches: Iterable[Array]) -> Iterator[Array]:
+        """Batches of positions in the subsets of members as batches of examples."""
         numbers: list[int] = members.tolist()
-        subsets = np.stack([self.subsets[number] for number in numbers])
-        return np.take_along_axis(subsets, positions.reshape(len(members), -1), 1).reshape(shape)
+        each = self.subsets
+        subsets = None if each is None else np.stack([each[number] for number in numbers])
+        for positions in batches:
+            shape = len(numbers), *positions.shape[-2:]
+            rows = np.broadcast_to(positions, shape)
+            if subsets is not None:
+                rows = np.take_along_axis(subsets, rows.reshape(len(numbers), -1), 1).reshape(shape)
+            yield rows
 
     def _stop_failed(
         self,
         epoch: int,
         running: dict[int, _Member],
-        training: PopulationTraining,
+        are_finite: Callable[[], bool],
         snapshot: Snapshot,
         failures: dict[int, NonFiniteError],
     ) -> None:
         """Restores and stops members whose values became infinite or NaN; the others go on."""
         failed: dict[int, NonFiniteError] = {}
-        values = self.parameters.read(list(self.parameters.variables))
-        finite: dict[str, Array] = {
-            name: np.asarray(np.isfinite(array).reshape(len(array), -1).all(1))
-            for name, array in values.items()
-        }
+        finite: dict[str, Array] = {}
+        if not are_finite():
+            values = self.parameters.read(list(self.parameters.variables))
+            finite = {
+                name: np.asarray(np.isfinite(array).reshape(len(array), -1).all(1))
+                for name, array in values.items()
+            }
         for number, member in running.items():
             losses = np.concatenate([piece.losses for piece in member.pieces])
             bad = np.flatnonzero(~np.isfinite(losses))
@@ -285,12 +285,8 @@ class PopulationFit:
     def _ends(self, member: _Member, measured: Recorded | None, seconds: float) -> bool:
         """Adds an epoch to a member's history, calls its callbacks; whether its fit ends."""
         fit, hooks, metrics = member.fit, member.hooks, self.options[0].metrics
-        row = {**summary(joined(member.pieces), metrics), **member.rates}
-        if fit.training.scales_loss:
-            row[SKIPPED_STEPS] = fit.training.skipped_steps - member.skipped
-            member.skipped = fit.training.skipped_steps
-        if measured is not None:
-            row |= {VALIDATION + name: v for name, v in summary(measured, metrics).items()}
+        recorded = joined(member.pieces)
+        row = row_of_epoch(fit.training, metrics, member.begun, recorded, measured)
         fit.history.add(row, seconds)
         note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)

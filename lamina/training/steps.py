@@ -10,6 +10,7 @@ from lamina.base.garbage import without_collections
 from lamina.base.shapes import Array
 from lamina.data import Dataset
 from lamina.engines.engine import Memory
+from lamina.errors import ShapeError
 from lamina.inspect.bill import MemoryBill
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime.compiled import compile_for_batch, program_for_batch
@@ -96,6 +97,16 @@ class TrainingSteps(BatchRunner):
                 return MemoryBill(self.batch_size, self._program(self.batch_size).program)
             program = self._program(divided.size).program
             return MemoryBill(divided.size, program, (divided.update.program,))
+
+    def _require_fitting(self, count: int) -> None:
+        """Raises ShapeError for a batch that is larger than the training was made for."""
+        if count > self.batch_size:
+            raise ShapeError(
+                "the batch is larger than the training was made for",
+                facts=(("expected", f"at most {self.batch_size}"), ("found", str(count))),
+                where="step",
+                advice=f"Make it with batch_size={count}, or give fewer examples.",
+            )
 
     def pieces(
         self, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt

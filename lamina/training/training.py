@@ -19,7 +19,7 @@ from lamina.data.background import Reader
 from lamina.data.conversion import convert, is_ranged
 from lamina.data.stream import AnyData, as_data
 from lamina.engines.engine import Memory
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import DefinitionError
 from lamina.inspect.explanation import Profile
 from lamina.learning.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import RecentPrograms
@@ -190,13 +190,7 @@ class Training(TrainingSteps):
         arrays = self._as_compiled(x, y) if weights is None else None
         arrays = arrays or self._converted(x, y, weights)
         count = len(arrays[0])
-        if count > self.batch_size:
-            raise ShapeError(
-                "the batch is larger than the training was made for",
-                facts=(("expected", f"at most {self.batch_size}"), ("found", str(count))),
-                where="step",
-                advice=f"Make it with batch_size={count}, or give fewer examples.",
-            )
+        self._require_fitting(count)
         with self._lock.mutex:
             if self._released:
                 self._require_alive()
