@@ -32,6 +32,8 @@ OURS = "lamina"
 OURS_ON_CPU = "lamina-cpu"
 # Lamina in float32, if mixed precision is measured.
 OURS_IN_FLOAT32 = "lamina-float32"
+# Lamina, the members of a population one after the other.
+ALONE = "lamina-alone"
 # The kinds of engines on which Lamina is measured.
 ENGINES = ("cpu", "opencl")
 # What may follow the name of an engine that has several devices.
@@ -64,11 +66,13 @@ class Script:
 SCRIPTS = {
     OURS: Script("lamina_peer.py"),
     OURS_ON_CPU: Script("lamina_peer.py", settings=((ENGINE, "cpu"),)),
+    ALONE: Script("lamina_peer.py", ("alone",)),
     OURS_IN_FLOAT32: Script("lamina_peer.py", settings=((DTYPE, "float32"),)),
     "pytorch": Script("pytorch.py", ("eager",)),
     "torch.compile": Script("pytorch.py", ("compile",)),
     "autocast": Script("pytorch.py", ("autocast",)),
     "autocast.compile": Script("pytorch.py", ("autocast.compile",)),
+    "torch.vmap": Script("pytorch_vmap.py"),
     "jax": Script("jax_peer.py"),
     "onnxruntime": Script("onnxruntime_peer.py", ("run",)),
     "onnxruntime.bound": Script("onnxruntime_peer.py", ("bound",)),
@@ -240,13 +244,24 @@ def write_data(workload: Workload, path: Path) -> None:
     if y is not None:
         arrays["y"] = y
     if workload.steps:
-        # The order in which Lamina takes the examples. Lamina draws it again while it is timed.
+        # The orders in which Lamina takes the examples. Lamina draws them again while it is timed.
         dataset, each = Dataset(x, y), len(x) // workload.batch
-        epochs = range(-(-workload.steps // each))
-        order = [dataset.order(SEED, epoch)[: each * workload.batch] for epoch in epochs]
-        rows = np.concatenate(order).reshape(-1, workload.batch)
-        arrays["rows"] = rows[: workload.steps]
-    parameters = lm.Model(workload.network(), engine="interpreter", seed=SEED).parameters()
+        epochs, seeds = (
+            range(-(-workload.steps // each)),
+            range(SEED, SEED + (workload.members or 1)),
+        )
+        orders = [
+            np.concatenate([dataset.order(seed, n)[: each * workload.batch] for n in epochs])
+            for seed in seeds
+        ]
+        rows = np.stack(orders).reshape(len(seeds), -1, workload.batch)[:, : workload.steps]
+        arrays["rows"] = rows[0] if workload.members is None else rows
+    made = (
+        lm.Model(workload.network(), engine="interpreter", seed=SEED)
+        if workload.members is None
+        else lm.Population(workload.network(), workload.members, engine="interpreter")
+    )
+    parameters = made.parameters()
     np.savez(path, **arrays, **{f"parameter {name}": p for name, p in parameters.items()})
 
 

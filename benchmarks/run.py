@@ -7,7 +7,8 @@
         --workload lenet-predict --peers onnxruntime onnxruntime.bound pytorch
 
 On an OpenCL engine the peers are Lamina on the cpu engine, and tinygrad on the same device. In
-mixed precision they are Lamina in float32, and PyTorch's autocast to bfloat16.
+mixed precision they are Lamina in float32, and PyTorch's autocast to bfloat16. Of populations they
+are Lamina's members one after the other, `torch.func.vmap` with torch.compile, and `jax.vmap`.
 docs/benchmarks.md describes the workloads and how they are measured.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import (
+    ALONE,
     LIMIT_SECONDS,
     OURS,
     OURS_IN_FLOAT32,
@@ -46,10 +48,11 @@ from harness import (
 
 from lamina.reports import table_text
 from lamina.step.precision import MIXED
-from lamina.workloads import NAMES, PRODUCTS, WORKLOADS, Workload, chosen, samples
+from lamina.workloads import NAMES, POPULATIONS, PRODUCTS, WORKLOADS, Workload, chosen, samples
 
 # The peers and the workloads of each kind of engine, unless others are chosen.
 PEERS = {"cpu": ("pytorch", "torch.compile", "jax"), "opencl": (OURS_ON_CPU, "tinygrad")}
+POPULATION_PEERS = (ALONE, "torch.vmap", "jax")
 MIXED_PEERS = (OURS_IN_FLOAT32, "autocast", "autocast.compile")
 # The largest difference of the peers' results, as a share; in mixed precision it is larger.
 TOLERANCE, MIXED_TOLERANCE = 1e-3, 3e-2
@@ -187,6 +190,8 @@ def start(arguments: argparse.Namespace, stack: ExitStack) -> tuple[Workers, dic
     problems: dict[str, str] = {}
     kind = kind_of(arguments.engine)
     usual = PEERS[kind] if arguments.dtype == "float32" else MIXED_PEERS
+    if arguments.workload and POPULATIONS.keys() >= set(arguments.workload):
+        usual = POPULATION_PEERS
     for name in (OURS, *(usual if arguments.peers is None else arguments.peers)):
         try:
             worker = Worker(

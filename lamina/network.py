@@ -8,16 +8,16 @@ from typing import Annotated, Any, cast, final
 
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
 from lamina.checks import checked
-from lamina.checks.kinds import FloatType, Instance
+from lamina.checks.kinds import FloatType, Instance, OrNone, Whole
 from lamina.checks.origin import Origin, source_line
 from lamina.data.stream import AnyData
 from lamina.engines import DEFAULT_ENGINE
 from lamina.engines.discovery import device_of, open_engine, target_of
-from lamina.engines.room import Need, need_of, needs_of_program
+from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import DefinitionError, EngineError, Named, ShapeError, UnknownNameError
 from lamina.foreign import advice_on_object
 from lamina.graph import LEAF, Graph, Tensor, described, topological
-from lamina.inspect.bill import Count, Memory, MemoryBill, largest_batch_of
+from lamina.inspect.bill import Count, Memory, MemoryBill, largest_batch, largest_batch_of
 from lamina.inspect.flops import flops_of
 from lamina.layers.definition_names import name_of, names_of, shared_names
 from lamina.layers.gradients import sources_of
@@ -29,7 +29,7 @@ from lamina.learning.by_output import Losses, options_of
 from lamina.learning.protocols import BatchSize, Clip, MicroBatch, Optimizer
 from lamina.ops.differentiate import COMPUTED_AGAIN
 from lamina.reports import bytes_text, table_text
-from lamina.step.planning import bill_of
+from lamina.step.planning import bill_of, members_of
 from lamina.step.precision import Products, precision_of
 
 # Float type of the model, whether it is training mode, dtypes of the inputs.
@@ -323,6 +323,7 @@ class Network(Named):
         micro_batch: MicroBatch = None,
         data: AnyData | None = None,
         engine: str = DEFAULT_ENGINE,
+        members: Annotated[int | None, OrNone(Whole(1))] = None,
     ) -> MemoryBill:
         """The memory bill of a training step or a forward pass, before anything is allocated.
 
@@ -339,9 +340,11 @@ class Network(Named):
                 set. A stream is not read: its program is planned for the dtypes that network and
                 loss expect, and without weights.
             engine: the engine for which the program is compiled.
+            members: the number of members of a `Population`, for the bill of all; None for a model.
 
         Raises:
             EngineError: for an unknown engine.
+            DefinitionError: for a population with micro-batches.
 
         Example:
             >>> net = lm.Sequential(lm.Input(4), lm.Linear(2))
@@ -352,7 +355,17 @@ class Network(Named):
         device = partial(device_of, engine)
         model_precision, target = precision_of(dtype, device, precision), target_of(engine)
         micro = None if micro_batch is None or micro_batch >= batch_size else micro_batch
-        return bill_of(self, batch_size, options, model_precision, device, target, micro, data)
+        given = self, batch_size, options, model_precision, device, target, micro, data
+        if members is None:
+            return bill_of(*given)
+        if micro is not None:
+            raise DefinitionError(
+                "a population has no micro-batches",
+                facts=(("members", str(members)), ("micro_batch", str(micro))),
+                where="plan",
+                advice="Leave one of them out.",
+            )
+        return bill_of(*given, members, open_engine(engine))
 
     @checked
     def max_batch_size(
@@ -384,14 +397,7 @@ class Network(Named):
         options = options_of(loss, optimizer, clip, frozen, "max_batch_size")
         device = partial(device_of, engine)
         model_precision, target = precision_of(dtype, device, precision), target_of(engine)
-        limit = open_engine(engine).available_bytes() if memory is None else int(memory)
-        if limit is None:
-            raise EngineError(
-                "the available memory is not known",
-                facts=(("engine", engine),),
-                where="max_batch_size",
-                advice='Give the memory: net.max_batch_size("2 GiB").',
-            )
+        limit = _limit(memory, engine, "max_batch_size", "")
         # All needs of the default engine are in the bill.
         count = needs_of_program if engine == DEFAULT_ENGINE else open_engine(engine).needs
 
@@ -407,11 +413,83 @@ class Network(Named):
         most = target.largest_block_bytes
         largest = largest_batch_of(needs, count, limit, most)
         if not largest:
-            raise _not_one_fits(needs(1, count), limit, most)
+            raise _not_one_fits(
+                "not even a batch of one example fits",
+                *(needs(1, count), limit, most, "max_batch_size"),
+            )
+        return largest
+
+    @checked
+    def max_members(
+        self,
+        batch_size: BatchSize,
+        memory: Memory | None = None,
+        loss: Losses | None = None,
+        optimizer: Optimizer | None = None,
+        *,
+        dtype: FloatType = "float32",
+        precision: Products = "float32",
+        clip: Clip | None = None,
+        frozen: Sequence[str] = (),
+        data: AnyData | None = None,
+        engine: str = DEFAULT_ENGINE,
+    ) -> int:
+        """The largest number of members of a `Population` whose bill fits.
+
+        Args:
+            batch_size: the number of examples in a batch of each member.
+            memory, loss, optimizer, dtype, precision, clip, frozen, data, engine: the arguments of
+                `max_batch_size`.
+
+        Raises:
+            EngineError: if not even one member fits, or there is no such engine.
+
+        Example:
+            >>> net = lm.Sequential(lm.Input(4), lm.Linear(2))
+            >>> net.max_members(8, "1 MiB") < net.max_members(8, "2 MiB")
+            True
+        """
+        options = options_of(loss, optimizer, clip, frozen, "max_members")
+        device, opened = partial(device_of, engine), open_engine(engine)
+        model_precision, target = precision_of(dtype, device, precision), opened.target
+        limit = _limit(memory, engine, "max_members", f"{batch_size}, ")
+        given = self, batch_size, options, model_precision, device, target, None, data
+        program = bill_of(*given).program
+
+        def needs(members: int) -> list[Need]:
+            of_all = members_of(members, own_inputs=options is not None)
+            grouping = opened.grouping(program, of_all)
+            bill = MemoryBill(batch_size, grouping.program, members=members, grouping=grouping)
+            constants = Need("constants", bill.constant_bytes)
+            return [*bill.outside(), constants, *opened.needs(program, of_all)]
+
+        most = target.largest_block_bytes
+        largest = largest_batch(lambda members: bytes_of(needs(members), most), limit)
+        if not largest:
+            raise _not_one_fits(*("not even one member fits", needs(1), limit, most, "max_members"))
         return largest
 
 
-def _not_one_fits(needs: Sequence[Need], limit: int, most: int | None) -> EngineError:
+def _limit(memory: Memory | None, engine: str, where: str, before: str) -> int:
+    """The memory that was given; by default what the engine's device has left.
+
+    Args:
+        where, before: the method, and its arguments before the memory.
+    """
+    limit = open_engine(engine).available_bytes() if memory is None else int(memory)
+    if limit is None:
+        raise EngineError(
+            "the available memory is not known",
+            facts=(("engine", engine),),
+            where=where,
+            advice=f'Give the memory: net.{where}({before}"2 GiB").',
+        )
+    return limit
+
+
+def _not_one_fits(
+    problem: str, needs: Sequence[Need], limit: int, most: int | None, where: str
+) -> EngineError:
     """The error for too little memory, or for a tensor larger than the device allows."""
     largest = max(needs, key=lambda need: need.largest_bytes)
     facts = [
@@ -424,9 +502,9 @@ def _not_one_fits(needs: Sequence[Need], limit: int, most: int | None) -> Engine
             ("needed", f"{bytes_text(largest.largest_bytes)} for {largest.largest}"),
         ]
     return EngineError(
-        "not even a batch of one example fits",
+        problem,
         facts=tuple(facts),
-        where="max_batch_size",
+        where=where,
         advice="Take a smaller network, or an optimizer with less state.",
     )
 

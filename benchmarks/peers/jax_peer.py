@@ -2,7 +2,7 @@
 
 Optimizers are written by hand with PyTorch's formulas. Data and state are JAX arrays before the
 clock starts. A run of many training steps is one call: a loop inside the compiled program, which
-gathers the examples of each batch.
+gathers the examples of each batch. The training step of a population is `jax.vmap` of that of one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def initial_parameters(workload: Workload, data: Data) -> list[np.ndarray]:
     """Initial values: weights of matrix products as (in, out), embedding tables as they are."""
     tables = tables_of(workload)
     return [
-        np.ascontiguousarray(array.T) if array.ndim == 2 and number >= tables else array
+        np.ascontiguousarray(np.swapaxes(array, -1, -2))
+        if array.ndim == (2 if workload.members is None else 3) and number >= tables
+        else array
         for number, array in enumerate(data.parameters)
     ]
 
@@ -168,6 +170,12 @@ def loss_of(workload: Workload, p: Array, y: Array) -> Array:
 
 
 def initial_state(workload: Workload, parameters: Parameters) -> Any:
+    if workload.members is not None:
+        return jax.vmap(partial(state_of_one, workload))(parameters)
+    return state_of_one(workload, parameters)
+
+
+def state_of_one(workload: Workload, parameters: Parameters) -> Any:
     def zeros() -> Parameters:
         return jax.tree.map(jnp.zeros_like, parameters)
 
@@ -240,9 +248,12 @@ def many(
     rows: Array,
     steps: Array,
 ) -> tuple[Parameters, Any]:
+    of_one = partial(step, workload, network)
+    update = of_one if workload.members is None else jax.vmap(of_one)
+
     def body(number: Array, carried: tuple[Parameters, Any]) -> tuple[Parameters, Any]:
-        batch = rows[number]
-        return step(workload, network, *carried, x[batch], y[batch])[:2]
+        batch = rows[number] if workload.members is None else rows[:, number]
+        return update(*carried, x[batch], y[batch])[:2]
 
     return lax.fori_loop(0, steps, body, (parameters, state))
 

@@ -48,6 +48,7 @@ class Data:
         x, y: inputs and targets; y is None for a forward pass.
         rows: int64 (training steps, batch): the examples of each batch, if runs are timed.
         parameters: initial values, laid out as in PyTorch and Lamina: weights are (out, in).
+            Those of a population, and rows, have a first axis of members.
     """
 
     x: np.ndarray

@@ -7,13 +7,14 @@ executables, and the executable. Engines know programs, but no graphs, ops or la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, DType
-from lamina.engines.room import Need
+from lamina.engines.room import Need, needs_of_program
 from lamina.errors import InternalError
 from lamina.program.philox import permutations
 from lamina.program.program import Program
@@ -142,6 +143,47 @@ class Members:
         return self.extended(
             *(program, count, target, own), innermost=lanes, padding=target.alignment_bytes
         )
+
+
+@frozen_dataclass
+class Grouping:
+    """How an engine runs the members of a population.
+
+    Attributes:
+        program: the program that it runs, of one member or of several.
+        size: the members that this program computes.
+        at_once: so many runs of it go on at the same time, each with an arena and inputs of its
+            own.
+        copied: whether each of these has copies of its members' parameters and states.
+    """
+
+    program: Program
+    size: int = 1
+    at_once: int = 1
+    copied: bool = False
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes of the copies of parameters and states for one run."""
+        outside = (
+            buffer for kind in ("parameter", "state") for buffer in self.program.of_kind(kind)
+        )
+        return sum(padded(buffer.bytes) for buffer in outside) if self.copied else 0
+
+    def needs(self) -> tuple[Need, ...]:
+        """The memory for running the program, in addition to the memories of all members."""
+        copies = [Need("copies of members", self.copied_bytes)] if self.copied else []
+        each = (*needs_of_program(self.program), *copies)
+        return tuple(replace(need, bytes=self.at_once * need.bytes) for need in each)
+
+
+# Each member's array begins at a multiple of this in memory of the host, as each array does.
+ALIGNMENT_BYTES = 64
+
+
+def padded(size: int) -> int:
+    """The bytes of an array, up to where the next one may begin."""
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 @final
@@ -450,6 +492,10 @@ class Engine(Protocol):
     def listing(self, program: Program, step: int | None, language: str) -> str:
         """The text generated for a step, or for all steps, in one of the `languages`."""
         ...
+
+    def grouping(self, program: Program, members: Members) -> Grouping:
+        """How it runs the members of a population, by the program of one."""
+        return Grouping(program)
 
     def needs(self, program: Program, members: Members | None = None) -> tuple[Need, ...]:
         """The memory that is counted before a program is compiled, besides `memories`.

@@ -12,13 +12,20 @@ import numpy as np
 from lamina.base.shapes import Array, size_of
 from lamina.base.shielded import shielded
 from lamina.engines import machine_memory
-from lamina.engines.engine import Arena, Changes, Engine, Members, Memory
-from lamina.engines.room import Need, needs_of_program
+from lamina.engines.engine import (
+    ALIGNMENT_BYTES,
+    Arena,
+    Changes,
+    Engine,
+    Grouping,
+    Members,
+    Memory,
+    padded,
+)
+from lamina.engines.room import Need
 from lamina.errors import EngineError, InternalError
 from lamina.program.program import Program
 from lamina.reports import bytes_text
-
-ALIGNMENT_BYTES = 64
 
 
 @final
@@ -39,7 +46,7 @@ class HostMemory:
         members: int | None = None,
     ) -> None:
         count, size = 1 if members is None else members, size_of(shape) * dtype.itemsize
-        each = size if members is None else -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        each = size if members is None else padded(size)
         rows = aligned(count * each).reshape(count, each)[:, :size].view(dtype)
         self.array = rows.reshape(shape if members is None else (count, *shape))
         self.changes = changes or Changes()
@@ -106,7 +113,7 @@ class HostEngine(Engine):
 
     def needs(self, program: Program, members: Members | None = None) -> tuple[Need, ...]:
         # Workspaces are counted when a program is compiled: machine code takes long to write.
-        return needs_of_program(program)
+        return (Grouping(program) if members is None else self.grouping(program, members)).needs()
 
 
 class Tenant(Protocol):

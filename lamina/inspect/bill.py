@@ -14,7 +14,8 @@ from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import shape_text
 from lamina.checks import checked
 from lamina.checks.kinds import Kind, Misfit, Number, Operands
-from lamina.engines.room import Need, bytes_of, needs_of_program
+from lamina.engines.engine import Grouping, padded
+from lamina.engines.room import Need, bytes_of, need_of, needs_of_program
 from lamina.errors import LargestBlockError
 from lamina.program.program import Buffer, Program
 from lamina.program.steps import Contraction
@@ -41,12 +42,16 @@ class MemoryBill:
             update after several micro-batches.
         data_bytes: the bytes of the data set, or of the buffers of a stream; 0 if they are not
             known.
+        members: the number of members of a population; None for a model.
+        grouping: how the engine runs the members: `program` is that of a group of them.
     """
 
     batch_size: int
     program: Program
     further: tuple[Program, ...] = ()
     data_bytes: int = 0
+    members: int | None = None
+    grouping: Grouping | None = None
 
     @property
     def _programs(self) -> tuple[Program, ...]:
@@ -58,7 +63,29 @@ class MemoryBill:
         return list({buffer.name: buffer for buffer in buffers}.values())
 
     def _kind(self, kind: str) -> int:
-        return sum(buffer.bytes for buffer in self._buffers(kind))
+        return sum(self._bytes(buffer) for buffer in self._buffers(kind))
+
+    def _bytes(self, buffer: Buffer) -> int:
+        """The bytes of a buffer outside of the arena: of all members of a population."""
+        if self.members is None or self.grouping is None:
+            return buffer.bytes
+        if buffer.kind == "input":
+            return self.grouping.at_once * buffer.bytes
+        return self.members * padded(buffer.bytes // self.grouping.size)
+
+    def _at_once(self, of_arena: int) -> int:
+        """The bytes of the arenas, from those of one."""
+        grouping = self.grouping
+        return (
+            of_arena if grouping is None else grouping.at_once * (of_arena + grouping.copied_bytes)
+        )
+
+    def outside(self) -> list[Need]:
+        """The needs of parameters and state, each with its largest tensor."""
+        names = {"parameter": "parameters", "state": "state"}
+        return [
+            need_of(name, self._buffers(kind), self._kind(kind)) for kind, name in names.items()
+        ]
 
     @property
     def parameter_bytes(self) -> int:
@@ -74,7 +101,7 @@ class MemoryBill:
     def gradient_bytes(self) -> int:
         """The sums of gradients over micro-batches; they are a part of the state."""
         states = self._buffers("state")
-        return sum(buffer.bytes for buffer in states if buffer.name.endswith(f"/{GRADIENT_SUM}"))
+        return sum(self._bytes(one) for one in states if one.name.endswith(f"/{GRADIENT_SUM}"))
 
     @property
     def input_bytes(self) -> int:
@@ -91,7 +118,7 @@ class MemoryBill:
     @property
     def arena_bytes(self) -> int:
         """Activations, gradients and all other temporaries."""
-        return max(program.plan.arena_bytes for program in self._programs)
+        return self._at_once(max(program.plan.arena_bytes for program in self._programs))
 
     @property
     def persistent_bytes(self) -> int:
@@ -108,7 +135,7 @@ class MemoryBill:
     def lower_bound_bytes(self) -> int:
         """The least of any plan: persistent memory, and the most bytes alive in one step."""
         live = max(program.plan.largest_live_bytes for program in self._programs)
-        return self.persistent_bytes + live
+        return self.persistent_bytes + self._at_once(live)
 
     def __str__(self) -> str:
         rows = [

@@ -21,6 +21,7 @@ from lamina.program.program import Program
 from lamina.runtime.model_lock import ModelLock
 from lamina.runtime.streaming import Streamed
 from lamina.step.derive import BatchGraph
+from lamina.step.planning import members_of
 
 # The number of compiled programs that are kept, one for each batch size.
 MOST_PROGRAMS = 16
@@ -50,10 +51,8 @@ class Placement:
         """The members for whom programs are compiled, with inputs of their own or common ones."""
         if self.members is None:
             return None
-        # Imported only here: few programs have members.
-        from lamina.compiler.members import with_members
-
-        return Members(self.members, own_inputs, self.may_use_lanes, with_members)
+        lanes = self.may_use_lanes
+        return members_of(self.members, own_inputs=own_inputs, may_use_lanes=lanes)
 
 
 @frozen_dataclass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 
 from lamina.base.shapes import Array, converted, size_of, static
 from lamina.base.shielded import shielded
-from lamina.engines.engine import Engine, Memory
+from lamina.engines.engine import Engine, Memory, padded
 from lamina.engines.room import Need, need_of
 from lamina.graph import Tensor
 from lamina.program.program import Buffer
@@ -71,9 +72,19 @@ def allocate_states(
     return states
 
 
-def need_of_tensors(what: str, kind: str, tensors: Iterable[tuple[str, Tensor]]) -> Need:
-    """The memory for tensors by name, which are buffers of a kind in programs."""
-    return need_of(what, [Buffer(name, kind, static(t.shape), t.dtype) for name, t in tensors])
+def need_of_tensors(
+    what: str, kind: str, tensors: Iterable[tuple[str, Tensor]], members: int | None = None
+) -> Need:
+    """The memory for tensors by name, which are buffers of a kind in programs.
+
+    Args:
+        members: the number of members of a population, each of which has these; None for a model.
+    """
+    buffers = [Buffer(name, kind, static(t.shape), t.dtype) for name, t in tensors]
+    if members is None:
+        return need_of(what, buffers)
+    of_all = [replace(buffer, shape=(members, *buffer.shape)) for buffer in buffers]
+    return need_of(what, of_all, members * sum(padded(buffer.bytes) for buffer in buffers))
 
 
 @final

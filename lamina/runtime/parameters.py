@@ -226,7 +226,7 @@ class Parameters:
             ("states of layers", "state", self.states),
         )
         needs = [
-            need_of_tensors(what, kind, ((n, variable.tensor) for n, variable in group.items()))
+            need_of_tensors(what, kind, ((n, v.tensor) for n, v in group.items()), self.members)
             for what, kind, group in groups
         ]
         if drawn:
@@ -236,13 +236,16 @@ class Parameters:
                 for variable in (self.variables | self.states).values()
             )
             needs.append(Need("drawing initial values", max(drawing, default=0)))
+        several = self.members is not None
         require_room(
-            "this model needs",
+            "this population needs" if several else "this model needs",
             needs,
             self.engine.available_bytes,
             most=self.engine.target.largest_block_bytes,
             where=self.engine.device.engine,
-            advice="Make the layer of the largest tensor smaller.",
+            advice="Take fewer members: net.max_members(...) finds how many fit."
+            if several
+            else "Make the layer of the largest tensor smaller.",
         )
 
     def with_random_state(self) -> dict[str, Memory]:

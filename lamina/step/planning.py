@@ -8,7 +8,7 @@ from functools import partial
 from lamina.compiler.program_cache import passes
 from lamina.data.dataset import Dataset
 from lamina.data.stream import Stream, whole_of
-from lamina.engines.engine import Device
+from lamina.engines.engine import Device, Engine, Members
 from lamina.inspect.bill import MemoryBill
 from lamina.learning.protocols import TrainingOptions
 from lamina.program.target import Target
@@ -28,10 +28,15 @@ def bill_of(
     target: Target,
     micro_batch: int | None = None,
     data: Dataset | Stream | None = None,
+    members: int | None = None,
+    engine: Engine | None = None,
 ) -> MemoryBill:
     """The memory bill of a training step; without options, of a forward pass.
 
     With micro-batches it is the bill of one micro-batch and of the update.
+
+    Args:
+        members: the number of members of a population, which `engine` runs; None for a model.
     """
     sample = None if data is None else whole_of(data)
     measured = sample or data
@@ -47,6 +52,17 @@ def bill_of(
         size, name = micro_batch or batch_size, "training step"
     program = compiled(graph.graph, batch=size, name=name)
     if update is None:
-        return MemoryBill(size, program, data_bytes=held)
+        if members is None or engine is None:
+            return MemoryBill(size, program, data_bytes=held)
+        grouping = engine.grouping(program, members_of(members, own_inputs=options is not None))
+        return MemoryBill(size, grouping.program, (), held, members, grouping)
     further = compiled(update.graph, batch=size, name=UPDATE_NAME)
     return MemoryBill(size, program, (further,), held)
+
+
+def members_of(count: int, *, own_inputs: bool, may_use_lanes: bool = True) -> Members:
+    """Members of a population, as engines take them."""
+    # Imported only here: few programs have members.
+    from lamina.compiler.members import with_members
+
+    return Members(count, own_inputs, may_use_lanes, with_members)

@@ -18,11 +18,13 @@ from lamina.errors import DefinitionError, ShapeError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples
+from lamina.step.derive import TrainingNumbers
 from lamina.step.member_numbers import fields_of_members, leaves_of
 from lamina.step.names import as_arrays
 from lamina.training.batches import Recorded
 from lamina.training.epochs import EXAMPLES_AT_ONCE, batches_after, orders_by
 from lamina.training.interrupt import Interrupt, held_interrupts
+from lamina.training.rates import LearningRates, RatesOfMembers
 from lamina.training.steps import TrainingSteps
 from lamina.training.training import Training
 
@@ -57,6 +59,8 @@ class PopulationTraining(TrainingSteps):
         options: the options of each member, or one for all.
     """
 
+    _rates: RatesOfMembers
+
     def __init__(
         self,
         parameters: Parameters,
@@ -71,14 +75,25 @@ class PopulationTraining(TrainingSteps):
         self.count = len(seeds)
         self._options = options if len(options) == self.count else [options[0]] * self.count
         try:
-            self._fields = fields_of_members(self._numbers, self._options)
+            fields = fields_of_members(self._numbers, self._options)
         except BaseException:
             super().release()
             raise
-        for name, number in leaves_of(self._numbers).items():
+        leaves = leaves_of(self._numbers)
+        for name, number in leaves.items():
             memory = self._shared[name]
-            values = [number.with_values(fields) for fields in self._fields]
+            values = [number.with_values(own) for own in fields]
             memory.write(converted(np.asarray(values), memory.dtype))
+        rates: list[LearningRates] = []
+        for number, (own, each) in enumerate(zip(fields, self._options, strict=True)):
+            numbers, memories = (
+                TrainingNumbers(),
+                {n: self._shared[n].member(number) for n in leaves},
+            )
+            numbers.of(each.optimizer, "optimizer")
+            numbers.leaves = self._numbers.leaves
+            rates.append(LearningRates(numbers, memories, own))
+        self._rates = RatesOfMembers(rates)
         # The trainings of single members that somebody has asked for.
         self._members: dict[int, Training] = {}
 
@@ -96,15 +111,14 @@ class PopulationTraining(TrainingSteps):
                 where="member",
             )
         if number not in self._members:
-            given = number, self._options[number], self._fields[number]
-            self._members[number] = Training.of_member(self, *given)
+            self._members[number] = Training.of_member(self, number, self._rates.members[number])
         return self._members[number]
 
     @property
     def rates(self) -> dict[str, Array]:
         """The learning rates of the next training step by name, each float64 (members,)."""
-        each = [self.member(number).rates for number in range(self.count)]
-        return {name: np.array([rates[name] for rates in each]) for name in each[0]}
+        with self._lock.mutex:
+            return self._rates.values(self.steps_done)
 
     @checked
     def set_rates(self, values: Annotated[Mapping[str, Any], Instance(Mapping)]) -> None:
@@ -117,8 +131,8 @@ class PopulationTraining(TrainingSteps):
             if isinstance(value, list | tuple | np.ndarray):
                 require_count(name, value, self.count)
         rows = {name: np.broadcast_to(np.asarray(v), self.count) for name, v in values.items()}
-        for number in range(self.count):
-            self.member(number).set_rates({name: row[number] for name, row in rows.items()})
+        with self._lock.mutex:
+            self._rates.set(rows, self.steps_done)
 
     def release(self) -> None:
         """Releases all memory that the population does not own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from types import MappingProxyType
@@ -54,6 +54,11 @@ class LearningRates:
         # The rates, or factors of functions, that were set.
         self._set: dict[str, float] = {}
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of the rates."""
+        return self._optimizers.keys()
+
     def values(self, step: int) -> dict[str, float]:
         """The rate of each name in a training step."""
         return {name: self._value(name, step) for name in self._optimizers}
@@ -69,6 +74,10 @@ class LearningRates:
 
         The rate of a function of the training step is set by a factor, which stays.
         """
+        self.restore(self.checked(values, step))
+
+    def checked(self, values: Mapping[str, float], step: int) -> dict[str, float]:
+        """All rates and factors that are set with these rates, for `restore`."""
         if not self._optimizers:
             raise _not_settable("This optimizer has no learning rate, or makes a constant of it.")
         ready: dict[str, float] = {}
@@ -86,7 +95,7 @@ class LearningRates:
                     "The optimizer computes a constant from it. Compute with tensors: "
                     "ops.sqrt(ops.cast(self.rate, 'float32')) instead of math.sqrt(self.rate)."
                 )
-        self._write(self._set | ready)
+        return self._set | ready
 
     def state(self) -> dict[str, Array]:
         """The rates and factors that were set, by name."""
@@ -102,11 +111,8 @@ class LearningRates:
         }
         return rates, {name: value for name, value in state.items() if name not in rates}
 
-    def restore(self, values: dict[str, float]) -> None:
+    def restore(self, values: Mapping[str, float]) -> None:
         """Sets these rates and factors; all others are those that the optimizer was made with."""
-        self._write(values)
-
-    def _write(self, values: dict[str, float]) -> None:
         changed = {self._names[name]: value for name, value in values.items()}
         back = {self._names[name] for name in self._set} | changed.keys()
         fields = {**self._fields, **changed}
@@ -115,7 +121,7 @@ class LearningRates:
             for number, memory in self._leaves
             if number.sources & back
         )
-        self._set = values
+        self._set = dict(values)
 
     def _factor(self, rate: float | RateFunction, value: float, step: int) -> float:
         if not callable(rate):
@@ -129,6 +135,50 @@ class LearningRates:
                 advice="Make the optimizer with a number as its rate, and set it.",
             )
         return value / now if now else 1.0
+
+
+@final
+class RatesOfMembers:
+    """The rates of the members of a population: arrays (members,) by name, in which NaN is none."""
+
+    def __init__(self, members: Sequence[LearningRates]) -> None:
+        self.members = members
+
+    def values(self, steps: Array) -> dict[str, Array]:
+        """The rate of each name in the next training step of each member."""
+        return self._stacked(
+            r.values(int(step)) for r, step in zip(self.members, steps, strict=True)
+        )
+
+    def set(self, values: Mapping[str, Array], steps: Array) -> None:
+        """Sets rates by name; all are checked before the first is set."""
+        rows = [{name: row[number] for name, row in values.items()} for number in range(len(steps))]
+        given = zip(self.members, rows, steps, strict=True)
+        ready = [rates.checked(row, int(step)) for rates, row, step in given]
+        for rates, row in zip(self.members, ready, strict=True):
+            rates.restore(row)
+
+    def state(self) -> dict[str, Array]:
+        """The rates and factors that were set, by name."""
+        return self._stacked({n: float(v) for n, v in r.state().items()} for r in self.members)
+
+    def divided(self, state: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The rates in a state of a training, and the rest of it."""
+        names, shape = self.members[0].names, (len(self.members),)
+        rates = {n: v for n, v in state.items() if n in names and np.shape(v) == shape}
+        return rates, {name: value for name, value in state.items() if name not in rates}
+
+    def restore(self, values: Mapping[str, Array]) -> None:
+        """Sets these rates and factors; all others are those that the optimizers were made with."""
+        for number, rates in enumerate(self.members):
+            own = {name: row[number] for name, row in values.items()}
+            ready, _ = rates.divided({name: x for name, x in own.items() if not np.isnan(x)})
+            rates.restore(ready)
+
+    def _stacked(self, each: Iterable[Mapping[str, float]]) -> dict[str, Array]:
+        rows = list(each)
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
 
 
 def _not_settable(advice: str) -> DefinitionError:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
 
 from lamina.base.garbage import without_collections
-from lamina.base.shapes import Array
+from lamina.base.shapes import Array, as_dtype, converted
+from lamina.checks import checked
+from lamina.checks.kinds import Instance
 from lamina.data import Dataset
+from lamina.data.conversion import convert
 from lamina.engines.engine import Memory
-from lamina.errors import ShapeError
+from lamina.errors import DefinitionError, ShapeError
 from lamina.inspect.bill import MemoryBill
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime.compiled import compile_for_batch, program_for_batch
-from lamina.runtime.memories import allocate_states, need_of_tensors, release_all
+from lamina.runtime.memories import (
+    allocate_states,
+    need_of_tensors,
+    read_all,
+    release_all,
+    write_all,
+)
 from lamina.runtime.parameters import Parameters
 from lamina.step.derive import TrainingNumbers
 from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
@@ -34,6 +46,8 @@ class TrainingSteps(BatchRunner):
 
     # The same as in `planning.bill_of`: both have the same entries in the cache.
     _program_name = "training step"
+    # `LearningRates`, or `RatesOfMembers`.
+    _rates: Any
 
     @without_collections
     def __init__(
@@ -60,7 +74,8 @@ class TrainingSteps(BatchRunner):
         # Before the state is allocated; `compile_for_batch` checks again when it is.
         placement, divisible = parameters.placement, "batch" if update is None else "micro-batch"
         tensors = ((name, tensor) for name, (tensor, _) in memories.items())
-        needs = [need_of_tensors("state of the optimizer", "state", tensors)]
+        what = "state of the optimizer"
+        needs = [need_of_tensors(what, "state", tensors, parameters.members)]
         program = program_for_batch(
             *(self._graph, micro, placement, self._program_name, needs, divisible),
             members=placement.of_members(own_inputs=self._own_inputs),
@@ -92,9 +107,15 @@ class TrainingSteps(BatchRunner):
         """The memory of a training step of `batch_size` examples, in bytes."""
         with self._lock.mutex:
             self._require_alive()
-            divided = self._accumulation
+            divided, placement = self._accumulation, self._parameters.placement
             if divided is None:
-                return MemoryBill(self.batch_size, self._program(self.batch_size).program)
+                program = self._program(self.batch_size).program
+                members = placement.of_members(own_inputs=self._own_inputs)
+                if members is None:
+                    return MemoryBill(self.batch_size, program)
+                grouping = self.engine.grouping(program, members)
+                given = self.batch_size, grouping.program
+                return MemoryBill(*given, members=members.count, grouping=grouping)
             program = self._program(divided.size).program
             return MemoryBill(divided.size, program, (divided.update.program,))
 
@@ -148,6 +169,60 @@ class TrainingSteps(BatchRunner):
         with self._lock.mutex:
             self._require_alive()
             return self._parameters.memories | self._slots
+
+    def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The model's parameters and states, and `state()`, read under one lock."""
+        with self._lock.mutex:
+            return self._parameters.read(list(self._parameters.memories)), self.state()
+
+    def state(self) -> dict[str, Array]:
+        """Everything needed to continue later: optimizer state, step counter and seed, by name.
+
+        Also learning rates that were set.
+        """
+        with self._lock.mutex:
+            self._require_alive()
+            return read_all(self._slots) | self._rates.state()
+
+    @checked
+    def restore(
+        self,
+        state: Annotated[Mapping[str, Array], Instance(Mapping)],
+        parameters: Annotated[Mapping[str, Array], Instance(Mapping)] | None = None,
+    ) -> None:
+        """Continues from a result of `state()`, which is checked before anything is written.
+
+        Args:
+            state: the state of this training, or of another of the same network and optimizer.
+            parameters: new values for the model, written together with the state.
+
+        Raises:
+            DefinitionError: if the state belongs to another network or optimizer.
+            DataError, DTypeError: for an array that is not of its numbers.
+        """
+        with self._lock.mutex:
+            self._restore(state, self._parameters.checked(parameters or {}))
+
+    def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
+        self._require_alive()
+        rates, state = self._rates.divided(state)
+        fits = state.keys() == self._slots.keys() and all(
+            np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
+        )
+        if not fits:
+            names = ", ".join(sorted(state))
+            raise DefinitionError(
+                "the saved state belongs to another optimizer or network",
+                facts=(("expected", ", ".join(sorted(self._slots))), ("found", names)),
+                advice="Resume with the same network and the same optimizer.",
+            )
+        new = [(self._parameters.memories[name], value) for name, value in parameters.items()]
+        for name, memory in self._slots.items():
+            dtype = as_dtype(memory.dtype)
+            value = convert(state[name], dtype, f"state {name!r}", narrow=False)
+            new.append((memory, converted(value, memory.dtype)))
+        write_all(new)
+        self._rates.restore(rates)
 
     def release(self) -> None:
         with self._lock.mutex:

@@ -11,12 +11,12 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
-from lamina.base.shapes import Array, as_dtype, bind, converted
+from lamina.base.shapes import Array, bind
 from lamina.checks import checked
 from lamina.checks.kinds import Instance, Number, Whole
 from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
-from lamina.data.conversion import convert, is_ranged
+from lamina.data.conversion import is_ranged
 from lamina.data.stream import AnyData, as_data
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError
@@ -24,10 +24,10 @@ from lamina.inspect.explanation import Profile
 from lamina.learning.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import RecentPrograms
 from lamina.runtime.index_checks import check_indices
-from lamina.runtime.memories import read_all, write_all
+from lamina.runtime.memories import read_all
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
-from lamina.step.derive import RATE, TrainingNumbers
+from lamina.step.derive import RATE
 from lamina.step.loss_scaling import SCALE, SKIPPED
 from lamina.training.batches import joined
 from lamina.training.deferred import DeferredLoss
@@ -56,6 +56,8 @@ class Training(TrainingSteps):
         True
     """
 
+    _rates: LearningRates
+
     def __init__(
         self,
         parameters: Parameters,
@@ -73,33 +75,19 @@ class Training(TrainingSteps):
         self._rates = LearningRates(self._numbers, self._shared)
 
     @classmethod
-    def of_member(
-        cls,
-        steps: TrainingSteps,
-        number: int,
-        options: TrainingOptions,
-        fields: Mapping[str, float],
-    ) -> Training:
-        """The training of one member of a population, on the same memory.
-
-        Args:
-            steps: the training of the population.
-            options, fields: the options of the member, and the numbers in them by name.
-        """
-        numbers, training = TrainingNumbers(), cls.__new__(cls)
-        numbers.of(options.optimizer, "optimizer")
-        numbers.leaves = steps._numbers.leaves
+    def of_member(cls, steps: TrainingSteps, number: int, rates: LearningRates) -> Training:
+        """The training of one member of a population, which has these rates, on the same memory."""
+        training = cls.__new__(cls)
         parameters = steps._parameters.member(number)
         shared = {name: memory.member(number) for name, memory in steps._shared.items()}
         training.__dict__ |= vars(steps) | {
-            "_numbers": numbers,
             "_parameters": parameters,
             "_own_inputs": False,
             "_running": None,
             "_programs": RecentPrograms[int](),
             "_shared": shared | parameters.memories,
             "_slots": {name: shared[name] for name in steps._slots},
-            "_rates": LearningRates(numbers, shared, fields),
+            "_rates": rates,
         }
         training._exact = training._exact_arrays()
         return training
@@ -362,57 +350,3 @@ class Training(TrainingSteps):
     def _averages(self) -> dict[str, Memory]:
         names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
         return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
-
-    def snapshot(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The model's parameters and states, and `state()`, read under one lock."""
-        with self._lock.mutex:
-            return self._parameters.read(list(self._parameters.memories)), self.state()
-
-    def state(self) -> dict[str, Array]:
-        """Everything needed to continue later: optimizer state, step counter and seed, by name.
-
-        Also learning rates that were set.
-        """
-        with self._lock.mutex:
-            self._require_alive()
-            return read_all(self._slots) | self._rates.state()
-
-    @checked
-    def restore(
-        self,
-        state: Annotated[Mapping[str, Array], Instance(Mapping)],
-        parameters: Annotated[Mapping[str, Array], Instance(Mapping)] | None = None,
-    ) -> None:
-        """Continues from a result of `state()`, which is checked before anything is written.
-
-        Args:
-            state: the state of this training, or of another of the same network and optimizer.
-            parameters: new values for the model, written together with the state.
-
-        Raises:
-            DefinitionError: if the state belongs to another network or optimizer.
-            DataError, DTypeError: for an array that is not of its numbers.
-        """
-        with self._lock.mutex:
-            self._restore(state, self._parameters.checked(parameters or {}))
-
-    def _restore(self, state: Mapping[str, Array], parameters: Mapping[str, Array]) -> None:
-        self._require_alive()
-        rates, state = self._rates.divided(state)
-        fits = state.keys() == self._slots.keys() and all(
-            np.shape(state[name]) == memory.shape for name, memory in self._slots.items()
-        )
-        if not fits:
-            names = ", ".join(sorted(state))
-            raise DefinitionError(
-                "the saved state belongs to another optimizer or network",
-                facts=(("expected", ", ".join(sorted(self._slots))), ("found", names)),
-                advice="Resume with the same network and the same optimizer.",
-            )
-        new = [(self._parameters.memories[name], value) for name, value in parameters.items()]
-        for name, memory in self._slots.items():
-            dtype = as_dtype(memory.dtype)
-            value = convert(state[name], dtype, f"state {name!r}", narrow=False)
-            new.append((memory, converted(value, memory.dtype)))
-        write_all(new)
-        self._rates.restore(rates)

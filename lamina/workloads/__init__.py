@@ -7,6 +7,7 @@ Comes in: the name of a workload. Leaves: its network, its data, and the seconds
 from lamina.workloads.definitions import LARGE as LARGE
 from lamina.workloads.definitions import LATENCIES as LATENCIES
 from lamina.workloads.definitions import NAMES as NAMES
+from lamina.workloads.definitions import POPULATIONS as POPULATIONS
 from lamina.workloads.definitions import PRODUCTS as PRODUCTS
 from lamina.workloads.definitions import SEED as SEED
 from lamina.workloads.definitions import WORKLOADS as WORKLOADS

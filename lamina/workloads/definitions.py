@@ -75,6 +75,7 @@ class Workload:
         loss, optimizer: the loss and optimizer of the training step; None for a forward pass.
         compared_steps: the number of training steps after which parameters are compared between
             frameworks.
+        members: of a population, each with its own order of the examples; None for one network.
     """
 
     name: str
@@ -86,12 +87,13 @@ class Workload:
     examples: int | None = None
     steps: int = 0
     compared_steps: int = 5
+    members: int | None = None
 
     def network(self) -> Network:
         return self.architecture.network()
 
     def flops(self) -> int:
-        """Multiplications and additions in the matrix products of one timed call.
+        """Multiplications and additions in the matrix products of one timed call, of all members.
 
         The gradient of the network's input is not needed and does not count. Losses, activations
         and optimizers do not count either, as there is no agreed count for an exponential.
@@ -104,7 +106,7 @@ class Workload:
                 iteration = program.iteration(number)
                 iterations = 1 if iteration is None else iteration.extent
                 total += 2 * iterations * size_of(step.extents)
-        return total
+        return total * (self.members or 1)
 
     def data(self) -> tuple[Array, Array | None]:
         """Inputs and targets, the same on every machine.
@@ -253,13 +255,48 @@ LATENCIES = _by_name(
     Workload("lenet-predict", _LENET, 1, "predict"),
 )
 
+_CONTROL = Stack((8,), (Linear(64), ReLU(), Linear(64), ReLU(), Linear(4)))
+_TABLE = Stack((54,), (Linear(200), ReLU(), Linear(200), ReLU(), Linear(7)))
+
+
+def _populations(
+    name: str,
+    architecture: Stack,
+    batch: int,
+    loss: Loss,
+    optimizer: Optimizer,
+    members: tuple[int, ...],
+    steps: int,
+) -> list[Workload]:
+    """Populations of several sizes; all members together do about so many training steps."""
+    more = {"examples": max(1024, 4 * batch), "compared_steps": 3}
+    return [
+        Workload(
+            *(f"{name}-x{count}", architecture, batch, "run", loss, optimizer),
+            **more,
+            steps=max(steps // count, 20),
+            members=count,
+        )
+        for count in members
+    ]
+
+
+# Populations; they are measured only if they are named.
+POPULATIONS = _by_name(
+    *_populations("tiny-1", _TINY, 1, BCE(), SGD(0.01, momentum=0.9), (1, 32, 1000), 400_000),
+    *_populations("tiny-32", _TINY, 32, BCE(), SGD(0.01, momentum=0.9), (1, 32, 1000), 40_000),
+    *_populations("control-32", _CONTROL, 32, CrossEntropy(), Adam(1e-3), (1, 32, 1000), 10_000),
+    *_populations("table-256", _TABLE, 256, CrossEntropy(), Adam(1e-3), (1, 32, 1000), 400),
+    *_populations("lenet-100", _LENET, 100, CrossEntropy(), Adam(1e-3), (8,), 160),
+)
+
 # The names that commands take.
-NAMES = (*WORKLOADS, *PRODUCTS, *LARGE, *LATENCIES)
+NAMES = (*WORKLOADS, *PRODUCTS, *LARGE, *LATENCIES, *POPULATIONS)
 
 
 def chosen(names: Sequence[str]) -> list[Workload]:
     """The workloads of these names, which `NAMES` lists; all of `WORKLOADS` without a name."""
-    workloads = WORKLOADS | PRODUCTS | LARGE | LATENCIES
+    workloads = WORKLOADS | PRODUCTS | LARGE | LATENCIES | POPULATIONS
     for name in names:
         if name not in workloads:
             facts = (("expected", " or ".join(workloads)), ("found", repr(name)))

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 from lamina.engines.discovery import DEFAULT_ENGINE
 from lamina.model import Model
+from lamina.population import Population
 from lamina.runtime.predictor import Predictor
+from lamina.training.population import PopulationTraining
 from lamina.training.training import Training
 from lamina.workloads.definitions import SEED, Workload
 
@@ -37,11 +39,18 @@ class Runner:
     ) -> None:
         self.workload = workload
         self._x, self._y = workload.data()
-        types = {"dtype": dtype, "precision": precision}
-        self._model = Model(workload.network(), engine=engine, seed=SEED, **types)
-        self._training: Training | None = None
+        given, network = (
+            {"engine": engine, "dtype": dtype, "precision": precision},
+            workload.network(),
+        )
+        self._model: Model | Population
+        if workload.members is None:
+            self._model = Model(network, seed=SEED, **given)
+        else:
+            self._model = Population(network, workload.members, **given)
+        self._training: Training | PopulationTraining | None = None
         self._predict: Predictor | None = None
-        if workload.timed == "predict":
+        if workload.timed == "predict" and isinstance(self._model, Model):
             self._predict = self._model.predictor(workload.batch)
             self._result = self._predict(self._x)
         if workload.loss is not None and workload.optimizer is not None:
@@ -59,7 +68,7 @@ class Runner:
             for _ in range(steps):
                 self._model.predict(x)
         elif self.workload.timed == "run":
-            training.run((x, y), steps=steps, seed=SEED)
+            training.run((x, y), steps)
         else:
             loss = training.step(x, y)
             for _ in range(steps - 1):

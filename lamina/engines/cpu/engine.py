@@ -12,7 +12,7 @@ from lamina.engines.cpu.compilation import writer
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.executable import CpuProgram
 from lamina.engines.cpu.target import CPU
-from lamina.engines.engine import Arena, Changes, Device, Members, Memory, Peaks
+from lamina.engines.engine import Arena, Changes, Device, Grouping, Members, Memory, Peaks
 from lamina.engines.host import HostEngine, host_arena
 from lamina.program.program import Program
 from lamina.program.target import Target
@@ -77,6 +77,11 @@ class CpuEngine(HostEngine):
         from lamina.engines.cpu.run.members import CpuMembers
 
         return CpuMembers(program, memories, arena, processor, members, schedule, timed=timed)
+
+    def grouping(self, program: Program, members: Members) -> Grouping:
+        from lamina.engines.cpu.run.members import grouping_of  # few programs have members
+
+        return grouping_of(program, members, self.processor)
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from lamina.engines.engine import (
     Device,
     Engine,
     Executable,
+    Grouping,
     Members,
     Memory,
     Peaks,
@@ -203,9 +204,12 @@ class GpuEngine(Engine):
         forced = forced_by(program, self.family, self._tuner.known_choices(program))
         return self.family.decide(program, forced)
 
+    def grouping(self, program: Program, members: Members) -> Grouping:
+        return Grouping(members.program(program, members.count, self.target), members.count)
+
     def needs(self, program: Program, members: Members | None = None) -> tuple[Need, ...]:
         if members is not None:
-            program = members.program(program, members.count, self.target)
+            program = self.grouping(program, members).program
         return needs_of(program, self._known_launches(program), self._driver.traits)
 
     def workspace_bytes(self, program: Program) -> int:

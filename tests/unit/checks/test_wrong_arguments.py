@@ -354,6 +354,10 @@ ROWS |= {
     "Network.max_batch_size": Row(
         {"memory": "1 KiB", **STEP}, {"memory": OPTIONAL, "data": OPTIONAL | some("lambda")}
     ),
+    "Network.max_members": Row(
+        {"batch_size": 2, "memory": "1 KiB", **STEP},
+        {"memory": OPTIONAL, "data": OPTIONAL | some("lambda")},
+    ),
 }
 
 
@@ -431,7 +435,7 @@ ROWS |= {
     "Training.step": Row({"x": X[:2], "y": Y[:2]}, BATCH, words=OF_A_BATCH),
     "Training.run": Row({"dataset": (X, Y), "steps": 2}, {"dataset": NOTHING}, words=NO_BATCHES),
     "Training.profile": Row({"x": X[:2], "y": Y[:2], "seconds": 1e-3}, BATCH, words=OF_A_BATCH),
-    "Training.restore": Row({"state": Made(lambda: training().state())}, {"state": NOTHING}),
+    "TrainingSteps.restore": Row({"state": Made(lambda: training().state())}, {"state": NOTHING}),
 }
 
 
@@ -709,6 +713,7 @@ OBJECTS = {
     "PopulationTraining": joint_training,
     "Schedule": lambda: lm.schedules.Constant(0.1),
     "Training": training,
+    "TrainingSteps": training,
 }
 
 
@@ -844,7 +849,7 @@ KINDS_OF = {
         OPTIONAL | some("text"): "Linear.name data.read_table.delimiter",
         OPTIONAL | some("{}"): "from_torch.names data.read_table.kinds",
         OPTIONAL | FUNCTION: "Linear.bias_init Linear.weight_regularizer",
-        OPTIONAL | UNIT | some("1.5"): "Network.max_batch_size.memory",
+        OPTIONAL | UNIT | some("1.5"): "Network.max_batch_size.memory Network.max_members.memory",
         OPTIONAL | NUMBERS - some("()"): "Model.fit.class_weights",
         COUNT: "Conv1d.stride Input.shape Model.fit.batch_size",
         COUNT | PAIR: "Conv2d.stride",

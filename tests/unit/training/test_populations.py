@@ -7,6 +7,7 @@ import pytest
 from error_texts import error_text
 
 import lamina as lm
+from lamina.engines.engine import padded
 from lamina.engines.host import HostMemory
 from lamina.errors import LaminaError
 
@@ -143,6 +144,67 @@ def test_callbacks_are_each_members_own():
     assert [len(history) for history in histories] == [1, 2, 3]
     np.testing.assert_allclose(histories[2]["rate"], [0.2, 0.1, 0.05])
     assert callback.rates == []
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 64])
+@pytest.mark.parametrize("engine", ["interpreter", "cpu"])
+def test_the_bill_is_the_memory_of_all_members(engine, count, lanes):
+    how = {"loss": lm.MSE(), "optimizer": lm.Adam(0.01), "batch_size": 8}
+    made = population(count, engine=engine, lanes=lanes)
+    with made.training(**how) as training:
+        bill, arena = training.bill, made._parameters.arena
+        executable = training._program(8).executable
+        memories = training._shared | made._parameters.memories
+        held = sum(count * padded(memory.array[0].nbytes) for memory in memories.values())
+        workspaces = (
+            executable._threads * executable._code.layout.total_bytes if engine == "cpu" else 0
+        )
+        inputs = bill.input_bytes if engine == "interpreter" else 0
+        # This program does not read the seed, which the training has in its state.
+        held -= 64 * count
+        assert 0 <= held + arena.bytes + inputs - workspaces - bill.peak_bytes <= 64 * 8
+    if lanes:
+        assert str(NET.plan(**how, engine=engine, members=count)) == str(bill)
+
+
+def test_as_many_members_are_made_as_fit(monkeypatch):
+    how = {"loss": lm.MSE(), "optimizer": lm.Adam(0.01)}
+    for engine, memory in (("cpu", 2 << 20), ("interpreter", 100_000)):
+        most = NET.max_members(8, memory, **how, engine=engine)
+        for count, fits in ((most, True), (most + 1, False)):
+            assert (NET.plan(8, **how, members=count, engine=engine).peak_bytes <= memory) == fits
+    monkeypatch.setattr("lamina.engines.machine_memory.available_bytes", lambda: 2 << 20)
+    assert error_text(LaminaError, population, 100_000) == (
+        "in cpu: this population needs more memory than there is\n"
+        "  available   2 MiB\n"
+        "  needed      24.41 MiB\n"
+        "  needed for  parameters: 24.41 MiB, drawing initial values: 120 B\n"
+        "  largest     parameter 1.weight f32[100000, 5, 3], 5.72 MiB\n"
+        "  Take fewer members: net.max_members(...) finds how many fit."
+    )
+    small = population(1000)
+    text = error_text(LaminaError, small.training, **how, batch_size=100_000)
+    assert "a batch of 100,000 examples needs" in text
+
+
+def test_a_training_goes_on_from_its_state():
+    numbers = (0.01, 0.02, 0.03)
+    for rates in (numbers, [lm.schedules.Cosine(rate, 10) for rate in numbers]):
+        how = {"loss": lm.MSE(), "optimizer": [lm.Adam(r) for r in rates], "batch_size": 8}
+        made = population()
+        with made.training(**how) as training, population(seeds=5).training(**how) as other:
+            training.run((X, Y), 4)
+            training.set_rates({"rate": [0.1, 0.2, 0.3]})
+            training.member(1).rate = 0.5
+            set_now = training.rates["rate"]
+            values, state = training.snapshot()
+            expected = training.run((X, Y), 4)
+            other.restore(state, values)
+            assert np.array_equal(other.run((X, Y), 4, seeds=[0, 1, 2]), expected)
+            np.testing.assert_allclose(set_now, [0.1, 0.5, 0.3])
+            np.testing.assert_array_equal(other.rates["rate"], training.rates["rate"])
+            assert "another optimizer or network" in error_text(LaminaError, other.restore, {})
 
 
 def test_a_population_of_schedules():

@@ -23,9 +23,9 @@ from lamina.engines.cpu.run.binding import Binding, NativeCode
 from lamina.engines.cpu.run.executable import OUTSIDE, Watch
 from lamina.engines.cpu.run.thread_pool import Job, native, ticks_per_second
 from lamina.engines.cpu.target import CPU
-from lamina.engines.engine import Executable, Members, Memory
+from lamina.engines.engine import Executable, Grouping, Members, Memory
 from lamina.engines.host import HostArena, host_array
-from lamina.engines.room import Need, needs_of_program, require_room
+from lamina.engines.room import Need, require_room
 from lamina.engines.simd.decide.program import expected_cycles
 from lamina.engines.simd.processor import whole_lines
 from lamina.program.program import Program
@@ -62,19 +62,13 @@ class CpuMembers(Executable):
         *,
         timed: bool = False,
     ) -> None:
-        in_lanes = _in_lanes(program, members, processor)
-        lanes = 1 if in_lanes is None else _lanes_of(processor)
-        self._members, self._lanes = members, lanes
+        grouping = grouping_of(program, members, processor)
+        self._members, self._lanes = members, grouping.size
         self._inputs = program.of_kind("input")
         self._outputs = {name: program.buffers[buffer] for name, buffer in program.outputs}
-        program = in_lanes or program
-        self._program = program
-        groups = -(-members.count // lanes)
-        # Threads that share members must not wait for more than half of the time.
-        self._in_turn = (
-            lanes == 1 and groups <= processor.threads * -(-groups // processor.threads) // 2
-        )
-        self._threads = 1 if self._in_turn else min(processor.threads, groups)
+        self._program = program = grouping.program
+        self._threads = grouping.at_once
+        self._in_turn = self._threads == 1 < processor.threads
         inner = processor if self._in_turn else replace(processor, threads=1)
         layout, text = compile_program(program, inner, schedule, timed=timed)
         self._code = NativeCode(layout, text)
@@ -84,20 +78,18 @@ class CpuMembers(Executable):
             for buffer in program.of_kind(kind)
         }
         # The copies of a group's memories, in lanes.
-        self._copies = [program.buffers[name] for name in self._memories if lanes > 1]
+        self._copies = [program.buffers[name] for name in self._memories if grouping.copied]
         written = {name for step in program.steps for name in writes_of(step)}
         self._written = written & self._memories.keys()
         self._bindings = [
             Binding(program, self._code, {}, keeps_packed=False, timed=timed)
             for _ in range(self._threads)
         ]
-        each = self._bindings[0].bytes + sum(whole_lines(copy.bytes) for copy in self._copies)
+        each = self._bindings[0].bytes + grouping.copied_bytes
+        workspaces = Need("workspaces", self._threads * layout.total_bytes)
         require_room(
             "this program needs",
-            [
-                Need(need.what, self._threads * need.bytes, need.largest, need.largest_bytes)
-                for need in (*needs_of_program(program), Need("workspaces", layout.total_bytes))
-            ],
+            (*grouping.needs(), workspaces),
             machine_memory.available_bytes,
             reused=arena.bytes,
             where="cpu",
@@ -249,6 +241,17 @@ _WORTH_LANES = 1.3
 
 def _lanes_of(processor: HostProcessor) -> int:
     return processor.vector_bytes // float32.itemsize
+
+
+def grouping_of(program: Program, members: Members, processor: HostProcessor) -> Grouping:
+    """The program of as many members as a vector has lanes, or of one, and the threads for it."""
+    wide, lanes = _in_lanes(program, members, processor), _lanes_of(processor)
+    threads, groups = processor.threads, -(-members.count // lanes)
+    if wide is not None:
+        return Grouping(wide, lanes, min(threads, groups), copied=True)
+    # Threads that share members must not wait for more than half of the time.
+    in_turn = members.count <= threads * -(-members.count // threads) // 2
+    return Grouping(program, 1, 1 if in_turn else min(threads, members.count))
 
 
 def _in_lanes(program: Program, members: Members, processor: HostProcessor) -> Program | None:
