@@ -206,6 +206,8 @@ class Population(Named):
         shuffle: bool = True,
         record: Annotated[Sequence[str], Row(Word(("rate",)))] = (),
         callbacks: Sequence[AnyCallback] = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
     ) -> Histories:
         """Trains all members for some epochs.
 
@@ -218,6 +220,7 @@ class Population(Named):
             validation_subsets: the positions of the validation examples of each member.
             callbacks: as in `Model.fit`. Each member has copies of its own, which see it as a model
                 and stop it alone.
+            checkpoint, resume: as in `Model.fit`. Members that have stopped stay so.
 
         Returns:
             The history of each member. A member whose values become infinite or NaN is restored to
@@ -254,6 +257,8 @@ class Population(Named):
             record_rate="rate" in record,
             progress=progress,
             callbacks=callbacks,
+            checkpoint=checkpoint,
+            resume=resume,
         )
         return fit.run()
 

@@ -15,7 +15,8 @@ from lamina.program.check import verify
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Program
 from lamina.program.rewrite import Rewrite
-from lamina.program.steps import Loop, Step, reads_of, writes_of
+from lamina.program.scalar import Apply, Local, Scalar
+from lamina.program.steps import Loop, Reduce, Stage, Step, reads_of, writes_of
 from lamina.program.target import Target
 
 # The name of the axis. Names of axes are short texts that the compiler makes; none has a space.
@@ -64,6 +65,8 @@ def with_members(
         if writes_of(step).isdisjoint(own):
             return step
         new = rewrite.record(step)
+        if innermost and isinstance(new, Loop):
+            new = _in_parts(new)
         name = "axes" if isinstance(new, Loop) else "batch"
         axes: tuple[Axis, ...] = getattr(new, name)
         if innermost and not isinstance(new, Loop):
@@ -96,6 +99,46 @@ def with_members(
     extended_program = replace(program, buffers=buffers, steps=steps, plan=plan)
     verify(extended_program)
     return extended_program
+
+
+# The numbers of parts of a sum in lanes.
+_PARTS = range(2, 9)
+
+
+def _in_parts(loop: Loop) -> Loop:
+    """The loop with each sum in several parts, which do not wait for each other's additions."""
+    stages: list[Stage] = []
+    totals: dict[str, Scalar] = {}
+    for stage in loop.stages:
+        new = Rewrite(locals=totals).record(stage) if totals else stage
+        if not isinstance(new, Reduce) or new.combine != "sum" or not new.dtype.is_float:
+            stages.append(new)
+            continue
+        divided = [
+            (count, axis) for axis in new.axes for count in _PARTS if axis.extent % count == 0
+        ]
+        count, divided_axis = max(divided, key=lambda pair: pair[0], default=(1, None))
+        if divided_axis is None:
+            stages.append(new)
+            continue
+        axis = Axis(divided_axis.name, divided_axis.extent // count)
+        parts = [
+            replace(
+                new,
+                local=f"{new.local}_part{number}",
+                axes=tuple(axis if one == divided_axis else one for one in new.axes),
+                value=Rewrite({divided_axis: axis_index(axis) * count + number}).scalar(new.value),
+            )
+            for number in range(count)
+        ]
+        stages += parts
+        sums: list[Scalar] = [Local(part.local, part.dtype) for part in parts]
+        while len(sums) > 1:
+            pairs = zip(sums[::2], sums[1::2], strict=False)
+            added = [Apply("add", pair, new.dtype) for pair in pairs]
+            sums = [*added, *sums[2 * len(added) :]]
+        (totals[new.local],) = sums
+    return replace(loop, stages=tuple(stages))
 
 
 def differing(program: Program, own_inputs: Collection[str]) -> frozenset[str]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -39,6 +39,8 @@ from lamina.network import Network
 from lamina.step.precision import MIXED, Precision
 
 FORMAT = "lamina-model-1"
+
+_Value = TypeVar("_Value")
 
 
 @frozen_dataclass
@@ -195,9 +197,9 @@ def _require_model(tensors: Mapping[str, Array], metadata: dict[str, str]) -> No
 _DTYPES = {dtype.short.upper(): dtype for dtype in (*PUBLIC_DTYPES.values(), uint32)}
 
 
-def with_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """The tensors whose names begin with a prefix, without it."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+def with_prefix(named: Mapping[str, _Value], prefix: str) -> dict[str, _Value]:
+    """The values whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in named.items() if k.startswith(prefix)}
 
 
 def _assemble(

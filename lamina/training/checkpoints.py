@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Annotated, Any, final
 import numpy as np
 
 from lamina.base.records import cached_property, frozen_dataclass
+from lamina.base.shapes import Array
 from lamina.checks.kinds import Count, Measured, NotNegative
 from lamina.checks.stored import stored
 from lamina.data.positions import Counted, Position, plain_state
@@ -26,6 +27,7 @@ from lamina.runtime import Parameters
 from lamina.training.batches import Recorded
 from lamina.training.callbacks.hooks import Hooks, divided, together
 from lamina.training.history import History
+from lamina.training.steps import TrainingSteps
 from lamina.training.training import Training
 
 # The names of arrays of callbacks begin with it.
@@ -65,16 +67,11 @@ class _Measured:
 
 
 @frozen_dataclass
-class _Notes:
-    """The JSON data of a checkpoint. Files of earlier versions lack fields with defaults."""
+class _History:
+    """The JSON data of a history."""
 
     history: Mapping[str, tuple[Annotated[float, Measured()], ...]]
     seconds: tuple[NotNegative, ...]
-    terms: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
-    position: Position | None = None
-    epoch: _Measured | None = None
-    batch_size: Count | None = None
 
     def __post_init__(self) -> None:
         epochs = len(self.seconds)
@@ -85,6 +82,35 @@ class _Notes:
                     facts=(("expected", f"{epochs} of {name!r}"), ("found", str(len(values)))),
                     advice="The file was changed: start a new fit.",
                 )
+
+    def as_history(self) -> History:
+        values = {name: list(numbers) for name, numbers in self.history.items()}
+        return History(values, list(self.seconds))
+
+
+@frozen_dataclass
+class _Notes(_History):
+    """The JSON data of a checkpoint. Files of earlier versions lack fields with defaults."""
+
+    terms: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
+    position: Position | None = None
+    epoch: _Measured | None = None
+    batch_size: Count | None = None
+    members: tuple[MemberNotes, ...] = ()
+
+
+@frozen_dataclass
+class MemberNotes(_History):
+    """The JSON data of a member of a population.
+
+    Attributes:
+        has_ended: whether it is trained no more.
+        failure: why its values became infinite or NaN; "" if they did not.
+    """
+
+    has_ended: bool = False
+    failure: str = ""
 
 
 @final
@@ -111,16 +137,11 @@ class Checkpoint:
         begun: Begun,
     ) -> None:
         """Writes model, optimizer state, history, the states of callbacks and the position."""
-        values, state = training.snapshot()
-        plain, arrays = divided(callbacks)
-        state |= {_CALLBACKS + name: array for name, array in arrays.items()}
+        state: dict[str, Array] = {}
         notes: dict[str, Any] = {
             "history": history.values,
             "seconds": history.seconds,
-            "terms": self._options,
-            "callbacks": plain,
             "position": {} if begun.position is None else dict(vars(begun.position)),
-            "batch_size": training.batch_size,
         }
         if begun.recorded is not None:
             kept = sorted(begun.recorded.kept)
@@ -129,10 +150,38 @@ class Checkpoint:
             statistics = begun.recorded.statistics.items()
             tensors |= {f"statistics/{name}": value for name, value in statistics}
             state |= {f"{_RECORDED}{name}": value for name, value in tensors.items()}
+        self._write(training, callbacks, notes, state)
+
+    def write_members(
+        self,
+        training: TrainingSteps,
+        members: Sequence[MemberNotes],
+        callbacks: Sequence[Mapping[str, Mapping[str, Any]]],
+    ) -> None:
+        """Writes population, optimizer state, and the history and callbacks of each member."""
+        named = {
+            f"{number}:{name}": state
+            for number, own in enumerate(callbacks)
+            for name, state in own.items()
+        }
+        notes: dict[str, Any] = {"history": {}, "seconds": (), "members": list(map(vars, members))}
+        self._write(training, named, notes, {})
+
+    def _write(
+        self,
+        training: TrainingSteps,
+        callbacks: Mapping[str, Mapping[str, Any]],
+        notes: Mapping[str, Any],
+        further: Mapping[str, Array],
+    ) -> None:
+        values, state = training.snapshot()
+        plain, arrays = divided(callbacks)
+        state |= {_CALLBACKS + name: array for name, array in arrays.items()} | dict(further)
+        always = {"terms": self._options, "callbacks": plain, "batch_size": training.batch_size}
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
-        file = ModelFile(network, precision, seed, values, state, notes, parameters.coding)
-        write_model(self._path, file)
+        given = network, precision, seed, values, state, {**notes, **always}, parameters.coding
+        write_model(self._path, ModelFile(*given, parameters.seeds))
 
     @cached_property
     def _saved(self) -> ModelFile:
@@ -183,16 +232,10 @@ class Checkpoint:
 
     def resume(self, training: Training, hooks: Hooks) -> History:
         """Restores training and callbacks from the file; returns the history."""
-        network = self._parameters.network
-        saved, notes = self._saved, self._notes
-        if not are_alike(saved.network, network):
-            raise DefinitionError(
-                "the checkpoint belongs to a network with other layers or hyper-parameters",
-                facts=(("in the file", _outline(saved.network)), ("here", _outline(network))),
-                where=os.fspath(self._path),
-                advice="Resume with the network it was made with, or take another file.",
-            )
-        self._require_same_options(notes.terms)
+        saved = self._saved
+        with self._named():
+            saved.require_members(several=False)
+        self._require_same()
         recorded = self.begun().recorded
         if recorded is not None and recorded.statistics.keys() ^ training.statistics:
             raise DefinitionError(
@@ -204,19 +247,55 @@ class Checkpoint:
                 where=os.fspath(self._path),
                 advice="Resume with the loss and the metrics of the fit that wrote it.",
             )
-        arrays = with_prefix(saved.extra, _CALLBACKS)
-        others = (_CALLBACKS, _RECORDED)
-        state = {n: v for n, v in saved.extra.items() if not n.startswith(others)}
-        training.restore(state, saved.values)
+        callbacks = self._restored(training)
         if saved.coding is not None and self._parameters.coding is not None:
             from lamina.data.coding import require_equal  # only tables need it
 
             require_equal(saved.coding, self._parameters.coding, is_training=True)
         self._parameters.coding = self._parameters.coding or saved.coding
         with self._named():
-            hooks.restore(together(notes.callbacks, arrays))
-        values = {name: list(numbers) for name, numbers in notes.history.items()}
-        return History(values, list(notes.seconds))
+            hooks.restore(callbacks)
+        return self._notes.as_history()
+
+    def resume_members(
+        self, training: TrainingSteps, hooks: Sequence[Hooks]
+    ) -> Sequence[MemberNotes]:
+        """Restores the training of a population and the callbacks of its members from the file."""
+        with self._named():
+            self._saved.require_members(several=True)
+        self._require_same()
+        members = self._notes.members
+        if len(members) != len(hooks):
+            raise FileFormatError(
+                "the checkpoint has not a history for each member",
+                facts=(("expected", str(len(hooks))), ("found", str(len(members)))),
+                where=os.fspath(self._path),
+                advice="The file was changed: start a new fit.",
+            )
+        callbacks = self._restored(training)
+        with self._named():
+            for number, own in enumerate(hooks):
+                own.restore(with_prefix(callbacks, f"{number}:"))
+        return members
+
+    def _require_same(self) -> None:
+        """Raises DefinitionError if the file is of another network, or of another fit."""
+        network, saved = self._parameters.network, self._saved
+        if not are_alike(saved.network, network):
+            raise DefinitionError(
+                "the checkpoint belongs to a network with other layers or hyper-parameters",
+                facts=(("in the file", _outline(saved.network)), ("here", _outline(network))),
+                where=os.fspath(self._path),
+                advice="Resume with the network it was made with, or take another file.",
+            )
+        self._require_same_options(self._notes.terms)
+
+    def _restored(self, training: TrainingSteps) -> dict[str, dict[str, Any]]:
+        """Restores the training; returns the states of callbacks."""
+        extra, others = self._saved.extra, (_CALLBACKS, _RECORDED)
+        state = {n: v for n, v in extra.items() if not n.startswith(others)}
+        training.restore(state, self._saved.values)
+        return together(self._notes.callbacks, with_prefix(extra, _CALLBACKS))
 
     @contextmanager
     def _named(self) -> Generator[None]:

@@ -87,8 +87,7 @@ class Fit:
             problem = "there is no file for a checkpoint after so many training steps"
             raise _no_checkpoint(problem, "Name the file that the fit shall write.")
         if self.checkpoint is None and self.resume:
-            advice = "Name the checkpoint file that the earlier fit wrote."
-            raise _no_checkpoint("there is nothing to resume from", advice)
+            raise nothing_to_resume()
 
     def run(self) -> History:
         """Trains until all epochs are done; returns their history.
@@ -334,6 +333,12 @@ class Fit:
             where="fit",
             advice=advice or _advice_on_non_finite(self.parameters.precision),
         )
+
+
+def nothing_to_resume() -> DefinitionError:
+    """The error for a fit that is resumed without the name of a file."""
+    advice = "Name the checkpoint file that the earlier fit wrote."
+    return _no_checkpoint("there is nothing to resume from", advice)
 
 
 def _no_checkpoint(problem: str, advice: str) -> DefinitionError:

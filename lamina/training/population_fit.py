@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from typing import Any, final, overload
@@ -21,10 +23,17 @@ from lamina.runtime.memories import Snapshot
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
-from lamina.training.checkpoints import Begun
+from lamina.training.checkpoints import Begun, Checkpoint, MemberNotes, kind_of_optimizer
 from lamina.training.epochs import no_whole_batch, steps_of
 from lamina.training.evaluation import Evaluation
-from lamina.training.fit import measures_of, note_averages, of_validation, row_of_epoch, say_of_end
+from lamina.training.fit import (
+    measures_of,
+    note_averages,
+    nothing_to_resume,
+    of_validation,
+    row_of_epoch,
+    say_of_end,
+)
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.population import PopulationTraining, equal_members
@@ -72,6 +81,8 @@ class _Member:
     def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
         self.fit, self.hooks, self.examples = fit, hooks, examples
         self.begun, self.pieces = Begun(), list[Recorded]()
+        # Why its values became infinite or NaN, if they did.
+        self.failure = ""
 
 
 @final
@@ -94,17 +105,23 @@ class PopulationFit:
     record_rate: bool
     progress: bool | None
     callbacks: Sequence[AnyCallback]
+    checkpoint: str | os.PathLike[str] | None
+    resume: bool
 
     def __post_init__(self) -> None:
         check_callbacks(self.callbacks)
         sizes = [len(self.train)] if self.subsets is None else list(map(len, self.subsets))
         if self.drop_last and min(sizes) < self.batch_size:
             raise no_whole_batch(min(sizes), self.batch_size, where="fit")
+        if self.resume and self.checkpoint is None:
+            raise nothing_to_resume()
 
     def run(self) -> Histories:
         """Trains until all epochs are done, or all members have stopped."""
         size = min(self.batch_size, len(self.train))
-        failures: dict[int, NonFiniteError] = {}
+        checkpoint = None
+        if self.checkpoint is not None:
+            checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
         with ExitStack() as stack:
             training = stack.enter_context(
                 PopulationTraining(
@@ -112,9 +129,7 @@ class PopulationFit:
                 )
             )
             interrupt = stack.enter_context(held_interrupts())
-            members = [
-                self._member(number, training, interrupt) for number in range(len(self.models))
-            ]
+            members, running = self._begin(training, interrupt, checkpoint)
             try:
                 for member in members:
                     member.hooks.call("fit_begins", member.fit)
@@ -127,8 +142,9 @@ class PopulationFit:
                 )
                 variables = [self.parameters.memories[n] for n in self.parameters.variables]
                 are_finite = self.parameters.engine.finite_check(variables)
-                running = dict(enumerate(members))
-                for epoch in range(self.epochs):
+                # Members that are running have as many epochs.
+                first = max((len(member.fit.history) for member in running.values()), default=0)
+                for epoch in range(first, self.epochs):
                     if not running or interrupt.is_ending:
                         break
                     snapshot.take()
@@ -136,13 +152,15 @@ class PopulationFit:
                     self._epoch(epoch, training, running, resident, interrupt, shown)
                     if interrupt.is_ending:
                         break
-                    self._stop_failed(epoch, running, are_finite, snapshot, failures)
+                    self._stop_failed(epoch, running, are_finite, snapshot)
                     measured = measure(list(running))
                     for number in list(running):
                         seconds = time.perf_counter() - began
                         if self._ends(running[number], measured.get(number), seconds):
                             del running[number]
                     shown.epoch_ends(epoch + 1, self.epochs, _mean_row(members))
+                    if checkpoint is not None:
+                        _save(checkpoint, training, members, running)
                 for member in members:
                     note_averages(member.fit.training, member.fit.history)
                     member.hooks.call("fit_ends", member.fit)
@@ -155,18 +173,69 @@ class PopulationFit:
                 member.fit.history.interrupted = interrupt.handled
         done = max(len(member.fit.history) for member in members)
         say_of_end(interrupt, done, self.epochs)
+        failures = {n: _failure(n, m) for n, m in enumerate(members) if m.failure}
         return Histories(tuple(member.fit.history for member in members), failures)
 
-    def _member(self, number: int, training: PopulationTraining, interrupt: Interrupt) -> _Member:
+    def _resume_options(self) -> dict[str, Any]:
+        """The options that must be equal in a resumed fit and in the fit that it continues."""
+        subsets = None
+        if self.subsets is not None:
+            subsets = hashlib.sha256(b"".join(map(np.ndarray.tobytes, self.subsets))).hexdigest()
+        return {
+            "members": len(self.models),
+            "optimizer": kind_of_optimizer(self.options[0].optimizer),
+            "frozen": list(self.options[0].frozen),
+            "batch_size": self.batch_size,
+            "seeds": str(self.seeds.tolist()),
+            "subsets": subsets,
+            "drop_last": self.drop_last,
+            "shuffle": self.shuffle,
+            "dtype": self.parameters.precision.name,
+            "precision": self.parameters.precision.products,
+        }
+
+    def _begin(
+        self, training: PopulationTraining, interrupt: Interrupt, checkpoint: Checkpoint | None
+    ) -> tuple[list[_Member], dict[int, _Member]]:
+        """The fits of all members, and those that run; as in the checkpoint of a resumed fit."""
+        numbers = range(len(self.models))
+        hooks = [Hooks(deepcopy(list(self.callbacks))) for _ in numbers]
+        histories, running = [History() for _ in numbers], list(numbers)
+        failures = [""] * len(hooks)
+        if checkpoint is not None and checkpoint.exists and self.resume:
+            saved = checkpoint.resume_members(training, hooks)
+            histories = [notes.as_history() for notes in saved]
+            failures = [notes.failure for notes in saved]
+            running = [number for number, notes in enumerate(saved) if not notes.has_ended]
+        else:
+            for own in hooks:
+                own.restore({})
+        members = [
+            self._member(n, training, interrupt, own, history)
+            for n, own, history in zip(numbers, hooks, histories, strict=True)
+        ]
+        for member, failure in zip(members, failures, strict=True):
+            member.failure = failure
+        if checkpoint is not None and not checkpoint.exists:
+            # A fit that is interrupted in its first epoch is resumed from here.
+            _save(checkpoint, training, members, dict(enumerate(members)))
+        return members, {number: members[number] for number in running}
+
+    def _member(
+        self,
+        number: int,
+        training: PopulationTraining,
+        interrupt: Interrupt,
+        hooks: Hooks,
+        history: History,
+    ) -> _Member:
         """The fit of a member, with callbacks of its own."""
-        hooks = Hooks(deepcopy(list(self.callbacks)))
-        hooks.restore({})
         own, options = training.member(number), self.options[number % len(self.options)]
         has_rates = self.record_rate or hooks.changes_rate
         better = measures_of(
             own, options, has_rates=has_rates, is_validated=self.validation is not None
         )
-        history = History(measured=tuple(better))
+        history.measured = tuple(better)
         fit = RunningFit(self.models[number], own, history, better, self.epochs, interrupt)
         examples = len(self.train if self.subsets is None else self.subsets[number])
         return _Member(fit, hooks, examples)
@@ -243,10 +312,9 @@ class PopulationFit:
         running: dict[int, _Member],
         are_finite: Callable[[], bool],
         snapshot: Snapshot,
-        failures: dict[int, NonFiniteError],
     ) -> None:
         """Restores and stops members whose values became infinite or NaN; the others go on."""
-        failed: dict[int, NonFiniteError] = {}
+        failed: list[int] = []
         finite: dict[str, Array] = {}
         if not are_finite():
             values = self.parameters.read(list(self.parameters.variables))
@@ -264,23 +332,16 @@ class PopulationFit:
                 what = f"the parameter {broken!r} overflowed"
             else:
                 continue
-            failed[number] = NonFiniteError(
-                f"member {number} stopped: {what} of epoch {epoch + 1}",
-                facts=(
-                    ("epoch", str(epoch + 1)),
-                    ("member", "restored to its state before this epoch; the others go on"),
-                ),
-                where="fit",
-                advice="Lower its learning rate, or clip its gradients.",
-            )
+            failed.append(number)
+            member.failure = f"{what} of epoch {epoch + 1}"
         if not failed:
             return
-        snapshot.restore(np.array([*failed], np.int64))
-        for number, error in failed.items():
-            warn(error.problem)
+        snapshot.restore(np.array(failed, np.int64))
+        for number in failed:
             member = running.pop(number)
+            error = _failure(number, member)
+            warn(error.problem)
             member.hooks.fit_fails(member.fit, error)
-        failures |= failed
 
     def _ends(self, member: _Member, measured: Recorded | None, seconds: float) -> bool:
         """Adds an epoch to a member's history, calls its callbacks; whether its fit ends."""
@@ -291,6 +352,37 @@ class PopulationFit:
         note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
         return hooks.call_functions(fit.history) or fit.is_stopping
+
+
+def _failure(number: int, member: _Member) -> NonFiniteError:
+    """The error of a member whose values became infinite or NaN."""
+    return NonFiniteError(
+        f"member {number} stopped: {member.failure}",
+        facts=(
+            ("epoch", str(len(member.fit.history) + 1)),
+            ("member", "restored to its state before this epoch; the others go on"),
+        ),
+        where="fit",
+        advice="Lower its learning rate, or clip its gradients.",
+    )
+
+
+def _save(
+    checkpoint: Checkpoint,
+    training: PopulationTraining,
+    members: Sequence[_Member],
+    running: Container[int],
+) -> None:
+    notes = [
+        MemberNotes(
+            {name: tuple(row) for name, row in member.fit.history.values.items()},
+            tuple(member.fit.history.seconds),
+            has_ended=number not in running,
+            failure=member.failure,
+        )
+        for number, member in enumerate(members)
+    ]
+    checkpoint.write_members(training, notes, [member.hooks.states() for member in members])
 
 
 def _mean_row(members: Sequence[_Member]) -> dict[str, float]:

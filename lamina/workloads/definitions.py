@@ -283,9 +283,9 @@ def _populations(
 
 # Populations; they are measured only if they are named.
 POPULATIONS = _by_name(
-    *_populations("tiny-1", _TINY, 1, BCE(), SGD(0.01, momentum=0.9), (1, 32, 1000), 400_000),
-    *_populations("tiny-32", _TINY, 32, BCE(), SGD(0.01, momentum=0.9), (1, 32, 1000), 40_000),
-    *_populations("control-32", _CONTROL, 32, CrossEntropy(), Adam(1e-3), (1, 32, 1000), 10_000),
+    *_populations("tiny-1", _TINY, 1, BCE(), SGD(0.01, momentum=0.9), (1, 32, 1000), 1_024_000),
+    *_populations("tiny-32", _TINY, 32, BCE(), SGD(0.01, momentum=0.9), (1, 32, 1000), 64_000),
+    *_populations("control-32", _CONTROL, 32, CrossEntropy(), Adam(1e-3), (1, 32, 1000), 32_000),
     *_populations("table-256", _TABLE, 256, CrossEntropy(), Adam(1e-3), (1, 32, 1000), 400),
     *_populations("lenet-100", _LENET, 100, CrossEntropy(), Adam(1e-3), (8,), 160),
 )

@@ -9,7 +9,7 @@ from error_texts import error_text
 import lamina as lm
 from lamina.engines.engine import padded
 from lamina.engines.host import HostMemory
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, LaminaWarning
 
 X = np.random.default_rng(0).standard_normal((24, 3), np.float32)
 Y = np.sin(X @ np.ones((3, 2), np.float32))
@@ -205,6 +205,59 @@ def test_a_training_goes_on_from_its_state():
             np.testing.assert_allclose(set_now, [0.1, 0.5, 0.3])
             np.testing.assert_array_equal(other.rates["rate"], training.rates["rate"])
             assert "another optimizer or network" in error_text(LaminaError, other.restore, {})
+
+
+class Interrupted(lm.Callback):
+    """Raises after so many epochs of a member."""
+
+    def __init__(self, epochs):
+        self.epochs = epochs
+
+    def epoch_ends(self, fit):
+        if len(fit.history) == self.epochs:
+            raise KeyError
+
+
+def test_a_fit_is_resumed_from_its_checkpoint(tmp_path):
+    path = tmp_path / "fit.safetensors"
+    rates = [0.01, 1e30, 0.02, 0.5]
+    options = {
+        "optimizer": [lm.SGD(rate, momentum=0.9) for rate in rates],
+        "epochs": 6,
+        "validation": (X, Y),
+        "subsets": [np.arange(12), np.arange(24), np.arange(7, 20), np.arange(24)],
+        "seeds": [3, 4, 5, 6],
+    }
+    stopping = lm.callbacks.EarlyStopping(patience=1)
+    made = population(4)
+    with pytest.warns(LaminaWarning, match="member 1 stopped"):
+        whole = fitted(made, callbacks=[stopping], **options)
+    interrupted = population(4)
+    with pytest.warns(LaminaWarning, match="member 1 stopped"), pytest.raises(KeyError):
+        fitted(interrupted, callbacks=[stopping, Interrupted(3)], checkpoint=path, **options)
+    resumed = population(4, seeds=9)
+    again = fitted(resumed, callbacks=[stopping], checkpoint=path, resume=True, **options)
+    assert [history.values for history in again] == [history.values for history in whole]
+    assert [str(error) for error in again.failures.values()] == [
+        str(error) for error in whole.failures.values()
+    ]
+    assert len(again[0]) == 6
+    assert equal(made.parameters(), resumed.parameters())
+    assert len(lm.Population.load(path)) == 4
+    text = error_text(LaminaError, lm.load, path)
+    assert "this file holds a population, not a model" in text
+    for changed, problem in (
+        ({"seeds": [1, 2, 3, 4]}, "the checkpoint was written by a fit with other options"),
+        ({"subsets": None}, "the checkpoint was written by a fit with other options"),
+    ):
+        given = {"checkpoint": path, "resume": True, **options, **changed}
+        assert problem in error_text(LaminaError, lambda given=given: fitted(resumed, **given))
+    text = error_text(LaminaError, lambda: fitted(resumed, lm.SGD(0.1), resume=True))
+    assert "there is nothing to resume from" in text
+    model = lm.Model(NET)
+    usual = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), "progress": False}
+    with pytest.raises(LaminaError, match="holds a population"):
+        model.fit((X, Y), checkpoint=path, resume=True, **usual)
 
 
 def test_a_population_of_schedules():

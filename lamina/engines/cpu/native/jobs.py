@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from lamina.base.records import frozen_dataclass
 from lamina.codegen.llvm import Function, Module, type_text, typed
-from lamina.codegen.values import I8, I16, I32, I64, POINTER, Type, Value
+from lamina.codegen.values import I8, I16, I32, I64, POINTER, Integer, Type, Value
 
 # The arguments of every kernel: a section of the table of addresses, the number of the thread, its
 # first work item, and the work item after its last.
@@ -190,15 +190,17 @@ def phase_of(code: Function, job: Value, number: Value) -> Value:
 
 
 def _emit_copy(module: Module) -> None:
-    """`copy(target, source, bytes)`: 64 bytes at a time, the rest one by one."""
+    """`copy(target, source, bytes)`: 64 bytes at a time, then 4, the rest one by one."""
     parameters = (("target", POINTER), ("source", POINTER), ("bytes", I64))
     code = module.function("copy", parameters)
     target, source, size = code.parameters
-    vectorized = size & -64
-    for start, stop, step, type in ((0, vectorized, 64, I8.wide(64)), (vectorized, size, 1, I8)):
+    start: Integer = 0
+    for step, type in ((64, I8.wide(64)), (4, I8.wide(4)), (1, I8)):
+        stop = size & -step
         with code.loop(start, stop, step) as loop:
             value = code.load(code.offset(source, loop.index, "i8"), type)
             code.store(value, code.offset(target, loop.index, "i8"))
+        start = stop
 
 
 # The sizes of elements.
@@ -273,11 +275,14 @@ def _emit_gather_members(module: Module) -> None:
             rows = code.offset(all_rows, member * word_of(code, job, MEMBER_ROWS), "i8")
             data = code.offset(source, member * member_bytes, "i8")
             to = code.offset(target, lane.index * width, "i8")
-            with code.loop(first, last) as examples:
-                example = code.load(code.offset(rows, examples.index, "i64"), I64)
-                place = code.offset(to, examples.index * size * lanes, "i8")
-                alone = code.offset(data, example * size, "i8")
-                code.call_void("spread", place, alone, size, width, lanes)
+            several = lanes.differs(1)
+            for function, count in (("copy", (last, first)), ("spread", (first, last))):
+                further = (width, lanes) if function == "spread" else ()
+                with code.loop(first, code.select(several, *count[::-1])) as examples:
+                    example = code.load(code.offset(rows, examples.index, "i64"), I64)
+                    place = code.offset(to, examples.index * size * lanes, "i8")
+                    alone = code.offset(data, example * size, "i8")
+                    code.call_void(function, place, alone, size, *further)
 
 
 def _emit_record_members(module: Module) -> None:

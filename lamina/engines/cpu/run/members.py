@@ -164,11 +164,13 @@ class CpuMembers(Executable):
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
         data = [host_array(resident[buffer.name]) for buffer in self._inputs]
-        return self._run(data, np.ascontiguousarray(rows, np.int64), recorded)
+        rows = np.asarray(rows, np.int64)
+        if rows.strides[-2:] != (rows.itemsize * rows.shape[-1], rows.itemsize):
+            rows = np.ascontiguousarray(rows)
+        return self._run(data, rows, recorded)
 
     def _run(self, data: Sequence[Array], rows: Array, recorded: Sequence[str]) -> dict[str, Array]:
-        count, runs, lanes = self._members.count, rows.shape[-2], self._lanes
-        own = self._members.own_inputs
+        count, runs = self._members.count, rows.shape[-2]
         kept = {
             name: np.zeros(
                 (count, runs, *self._outputs[name].shape), self._outputs[name].dtype.numpy
@@ -177,40 +179,53 @@ class CpuMembers(Executable):
         }
         if not runs:
             return kept
-        for binding in self._bindings:
-            inputs: list[tuple[int, ...]] = []
-            for buffer, source, staging in zip(self._inputs, data, binding.staging, strict=True):
-                example = buffer.bytes // buffer.shape[0]
-                of_member = source.strides[0] if source.ndim > len(buffer.shape) else 0
-                width, places = buffer.dtype.itemsize, lanes if own else 1
-                addresses = source.ctypes.data, staging.ctypes.data
-                inputs.append((*addresses, example, of_member, width, places))
-            outputs: list[tuple[int, ...]] = []
-            for name in recorded:
-                array, target, buffer = binding.output(name), kept[name], self._outputs[name]
-                # Outputs that do not depend on parameters are equal for all members.
-                places = array.size // max(size_of(buffer.shape), 1)
-                addresses = array.ctypes.data, target.ctypes.data
-                width = buffer.dtype.itemsize
-                outputs.append((*addresses, buffer.bytes, target[0].nbytes, width, places))
-            binding.job.set_runs(rows, inputs, outputs, lanes)
         if self._watch.changes_memories:
             self._watch.begin()
         if self._in_turn:
-            self._run_in_turn()
+            self._run_in_turn(data, rows, kept)
         else:
+            for binding in self._bindings:
+                given = self._entries(binding, data, kept)
+                binding.job.set_runs(rows, *given, self._lanes)
             self._job.run()
         if self._watch.changes_memories:
             self._watch.end()
         return kept
 
-    def _run_in_turn(self) -> None:
+    def _entries(
+        self, binding: Binding, data: Sequence[Array], kept: Mapping[str, Array]
+    ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """The entries of a job for its inputs and its recorded outputs."""
+        inputs: list[tuple[int, ...]] = []
+        for buffer, source, staging in zip(self._inputs, data, binding.staging, strict=True):
+            example = buffer.bytes // buffer.shape[0]
+            of_member = source.strides[0] if source.ndim > len(buffer.shape) else 0
+            width, places = buffer.dtype.itemsize, self._lanes if self._members.own_inputs else 1
+            addresses = source.ctypes.data, staging.ctypes.data
+            inputs.append((*addresses, example, of_member, width, places))
+        outputs: list[tuple[int, ...]] = []
+        for name, target in kept.items():
+            array, buffer = binding.output(name), self._outputs[name]
+            # Outputs that do not depend on parameters are equal for all members.
+            places = array.size // max(size_of(buffer.shape), 1)
+            addresses = array.ctypes.data, target.ctypes.data
+            width = buffer.dtype.itemsize
+            outputs.append((*addresses, buffer.bytes, target[0].nbytes, width, places))
+        return inputs, outputs
+
+    def _run_in_turn(self, data: Sequence[Array], rows: Array, kept: Mapping[str, Array]) -> None:
+        """Runs the program as that of a model, on the memories of one member after the other."""
         (binding,) = self._bindings
-        for position in range(len(self._active)):
-            number = self._numbers[position : position + 1]
-            binding.job.set_members(number)
+        for member in self._active.tolist():
+            own = [
+                source[member] if source.ndim > len(buffer.shape) else source
+                for buffer, source in zip(self._inputs, data, strict=True)
+            ]
+            results = {name: array[member : member + 1] for name, array in kept.items()}
+            given = self._entries(binding, own, results)
+            binding.job.set_runs(rows[member] if rows.ndim > 2 else rows, *given)
             for name, array in self._memories.items():
-                address = array.ctypes.data + int(number[0]) * array.strides[0]
+                address = array.ctypes.data + member * array.strides[0]
                 binding.table[binding.entries(name)] = address
             if binding.load is not None:
                 binding.load.run()

@@ -164,10 +164,6 @@ class Job:
         self._phases[_BEFORE_GATHER + 1, : jobs.BACK] = (0, 1, slice_count > 1)
         self._count_chunks(_BEFORE_GATHER + 1, [kernel] if slice_count > 1 else [])
 
-    def set_members(self, numbers: Array) -> None:
-        """Makes `run` compute the members of a population with these numbers, int64."""
-        self._words[jobs.MEMBERS] = numbers.ctypes.data
-
     def run(self) -> None:
         """Does all runs, in this thread alone or with helpers: the variant measured as faster."""
         if self._choice is None:

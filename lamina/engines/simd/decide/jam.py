@@ -29,14 +29,16 @@ def points_together(
 
     Args:
         registers: the most sums that registers hold.
-        unrolled: the iterations of a reduction that are unrolled: so few need no other points.
+        unrolled: the iterations of a reduction that are unrolled: so few need no other points. -1
+            if points without a reduction are computed together too.
     """
     stages = loop.stages
     simple = all(isinstance(s, Reduce) or (isinstance(s, Write) and not s.axes) for s in stages)
-    long = (stage for stage in stages if isinstance(stage, Reduce) and stage.axes)
-    if not simple or not any(stage.axes[-1].extent > unrolled for stage in long):
+    reduced = [stage.axes for stage in stages if isinstance(stage, Reduce)]
+    longest = max((axes_[-1].extent if axes_ else 0 for axes_ in reduced), default=0)
+    if not simple or longest <= unrolled:
         return None
-    sums = sum(isinstance(stage, Reduce) for stage in stages)
+    sums = max(len(reduced), 1)
     written = max(_operations(value for stage in stages for value in stage_values(stage)), 1)
     most = min(MOST_POINTS, registers // sums, MOST_OPERATIONS // written)
     for axis in axes:

@@ -73,6 +73,11 @@ class Vectors:
     within: tuple[Axis, ...] = ()
     sums: int = 0
 
+    @property
+    def is_single(self) -> bool:
+        """Whether one vector has all points of the lanes' axis."""
+        return self.lane is not None and self.lane.extent <= self.lanes
+
 
 def schedule_loop(loop: Loop, processor: Processor) -> LoopSchedule:
     """The schedule of a loop step."""
@@ -95,7 +100,8 @@ def nest_of(loop: Loop, processor: Processor, *, is_product: bool = False) -> Ne
         return _cycles(loop, vectors, are_together=False)
 
     vectors = min(possible_vectors(loop, processor), key=cost)
-    return nest_with(loop, vectors if is_product else replace(vectors, sums=0))
+    joins = is_product or vectors.is_single
+    return nest_with(loop, vectors if joins else replace(vectors, sums=0))
 
 
 def nest_of_column_sums(loop: Loop, width: int) -> NestSchedule:
@@ -110,18 +116,23 @@ def nest_with(loop: Loop, vectors: Vectors) -> NestSchedule:
     lane, within, axes = vectors.lane, vectors.within, loop.axes
     # The loop over vectors is innermost, so that memory is read in its order.
     outer = [axis for axis in axes if axis != lane and axis not in within]
-    together = points_together(loop, reversed(outer), vectors.sums, MOST_UNROLLED)
+    unrolled = -1 if vectors.is_single else MOST_UNROLLED
+    together = points_together(loop, reversed(outer), vectors.sums, unrolled)
     if together is not None:
         joined, count = together
         axes = tuple(shortened(axis, count) if axis == joined else axis for axis in axes)
         outer = [axis for axis in axes if axis != lane and axis not in within]
-    order = [*outer, *([lane] if lane is not None else ()), *within]
+    inner = [] if lane is None else [lane]
+    # Of a single vector, what depends on no other axis is loaded once.
+    order = [*inner, *outer, *within] if vectors.is_single else [*outer, *inner, *within]
     # Workers share the outermost axis with enough points for all of them.
     enough = [axis for axis in axes if axis != lane and axis.extent >= ENOUGH_TO_SHARE]
     longest = max(axes, key=lambda axis: (axis.extent, axis == lane), default=None)
     window = LARGEST_SHARED_WINDOW if within else LARGEST_WINDOW
     inner_lanes = vectors.lanes if vectors.along_inner_axis else 0
-    style = Style(inner_lanes, MOST_UNROLLED, window, joins=together is not None)
+    style = Style(
+        inner_lanes, MOST_UNROLLED, window, joins=vectors.is_single or together is not None
+    )
     shared = enough[0] if enough else longest
     cycles = _cycles(loop, vectors, are_together=together is not None)
     return NestSchedule(tuple(order), lane, vectors.lanes, shared, style, cycles, together)
