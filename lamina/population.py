@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lamina.base.shapes import Array
+from lamina.base.records import frozen_dataclass
+from lamina.base.shapes import Array, shape_text
 from lamina.checks import checked
-from lamina.checks.kinds import Count, FloatType, Instance, OrNone, ReadBy, Row, Word
+from lamina.checks.kinds import AnyOf, Count, FloatType, Instance, OrNone, ReadBy, Row, Whole, Word
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data, positions_of
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
-from lamina.errors import DefinitionError, Named, errors_at
+from lamina.errors import DefinitionError, Named, ShapeError, errors_at
 from lamina.files.model_file import ModelFile, read_model, write_model
 from lamina.learning.by_output import Losses, Metrics, as_loss, as_metrics
 from lamina.learning.protocols import BatchSize, Clip, Optimizer, TrainingOptions
-from lamina.model import Model, OfNetwork
+from lamina.learning.weighting import numbers_of
+from lamina.model import GivenClassWeights, Model
 from lamina.network import Network
 from lamina.runtime import Inference, Parameters
+from lamina.step.member_numbers import groups_of
 from lamina.step.precision import Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback
 from lamina.training.evaluation import BATCH_SIZE, Evaluation, summary
 from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
-from lamina.training.population_fit import Histories, PopulationFit
+from lamina.training.population_fit import Histories, PopulationFit, fitted_together
 
+_ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
+_NETWORK = Instance(Network, "a member is made of a network", _ADVICE)
+# One network for all members, or the network of each.
+Networks = Annotated[Network | Sequence[Network], AnyOf((_NETWORK, Row(_NETWORK)))]
+OptionalCount = Annotated[int | None, OrNone(Whole(1))]
 # The positions of the examples of each member.
 Subsets = Annotated[Sequence[npt.ArrayLike] | None, OrNone(Row(ReadBy(positions_of)))]
 
 
 @final
 class Population(Named):
-    """Networks of one definition with parameters of their own, in an engine's memory.
+    """Networks with parameters of their own, in an engine's memory, that are trained together.
 
-    A training step of all members is one run of one program. Each member becomes the network that
-    would be trained alone with its seed, its numbers and its examples.
+    A training step of all members of one shape is one run of one program. Each member becomes the
+    network that would be trained alone with its seed, its numbers and its examples.
 
     Args:
-        network: the definition.
-        members: the number of networks.
+        network: the definition of all members, or a list with one for each. Members whose networks
+            differ in the strengths of regularizers alone share a program; those of another shape
+            have another one.
+        members: the number of networks; not needed with a list.
         engine, dtype, precision: the arguments of `Model`.
         seeds: the seed of each member, or one for all; by default 0, 1, 2 and so on.
         lanes: whether the cpu engine may compute several small members in the lanes of a vector.
@@ -49,7 +60,7 @@ class Population(Named):
             results differ by rounding.
 
     Raises:
-        DefinitionError: for another number of seeds than members.
+        DefinitionError: for another number of seeds or networks than members.
         EngineError: for an engine that does not exist, or has not enough memory.
 
     Example:
@@ -62,8 +73,8 @@ class Population(Named):
     @checked
     def __init__(
         self,
-        network: OfNetwork,
-        members: Count,
+        network: Networks,
+        members: OptionalCount = None,
         engine: str = DEFAULT_ENGINE,
         *,
         seeds: Seeds = None,
@@ -71,43 +82,95 @@ class Population(Named):
         precision: Products = "float32",
         lanes: bool = True,
     ) -> None:
+        networks = _networks_of(network, members)
         opened = open_engine(engine)
         types = precision_of(dtype, lambda: opened.device, precision)
-        own = np.arange(members) if seeds is None else each_seed(seeds, members)
-        self._parameters = Parameters(network, opened, types, 0, seeds=own, may_use_lanes=lanes)
-        self._inference = Inference(self._parameters)
+        count = len(networks)
+        own = np.arange(count) if seeds is None else each_seed(seeds, count)
+        groups: list[tuple[Array, Parameters]] = []
+        for numbers in groups_of(networks, types.dtype):
+            of_group = [networks[number] for number in numbers]
+            made = partial(Parameters, of_group[0], opened, types, 0, seeds=own[numbers])
+            groups.append((np.array(numbers), made(networks=of_group, may_use_lanes=lanes)))
+        self._set_groups(groups)
+
+    def _set_groups(self, groups: Sequence[tuple[Array, Parameters]]) -> None:
+        self._groups = [_Group(numbers, own, Inference(own)) for numbers, own in groups]
+        places = {
+            number: (group, place)
+            for group in self._groups
+            for place, number in enumerate(group.members)
+        }
+        self._places = [places[number] for number in range(len(places))]
 
     @classmethod
     def of_parameters(cls, parameters: Parameters) -> Population:
         """A population with these parameters."""
         population = cls.__new__(cls)
-        population._parameters, population._inference = parameters, Inference(parameters)
+        population._set_groups([(np.arange(parameters.members or 0), parameters)])
         return population
 
     def __repr__(self) -> str:
-        engine, count = self._parameters.engine.device.engine, self.network.parameter_count()
-        kind = f"{count:,} parameters, {self._parameters.precision}"
-        return f"Population({len(self)} members of {kind}, engine={engine!r})"
+        first = self._groups[0].parameters
+        counts = sorted({group.parameters.network.parameter_count() for group in self._groups})
+        count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        kind = f"{count} parameters, {first.precision}"
+        return f"Population({len(self)} members of {kind}, engine={first.engine.device.engine!r})"
 
     def __len__(self) -> int:
-        return len(self.seeds)
+        return len(self._places)
 
     def __getitem__(self, number: int) -> Model:
         """A member as a model in the same memory: what changes one changes the other."""
-        return Model.of_parameters(self._parameters.member(range(len(self))[number]))
+        group, place = self._places[range(len(self))[number]]
+        return Model.of_parameters(group.parameters.member(place))
 
     def __iter__(self) -> Iterator[Model]:
         return (self[number] for number in range(len(self)))
 
     @property
+    def groups(self) -> list[tuple[Array, Population]]:
+        """The members of each shape: their numbers, and a population of them in the same memory."""
+        return [(group.numbers, self.of_parameters(group.parameters)) for group in self._groups]
+
+    @property
+    def _parameters(self) -> Parameters:
+        """The parameters of all members, which have one shape."""
+        if len(self._groups) == 1:
+            return self._groups[0].parameters
+        raise DefinitionError(
+            "the members have networks of several shapes",
+            facts=(("shapes", str(len(self._groups))),),
+            where="Population",
+            advice="population.groups has a population for each shape, population[i] the models.",
+        )
+
+    @property
     def network(self) -> Network:
-        """The definition."""
+        """The definition; of members with several strengths of regularizers, the first one's."""
         return self._parameters.network
 
     @property
     def seeds(self) -> Array:
         """The seed of each member, int64 (members,)."""
-        return np.asarray(self._parameters.seeds)
+        return self._together([np.asarray(group.parameters.seeds) for group in self._groups])
+
+    def _together(self, each: Sequence[Array]) -> Array:
+        """Arrays of the groups, with a first axis of members, as one of all members."""
+        if len(each) == 1:
+            return each[0]
+        shapes = {array.shape[1:] for array in each}
+        if len(shapes) > 1:
+            raise ShapeError(
+                "the outputs of the members have several shapes",
+                facts=(("found", ", ".join(shape_text(shape) for shape in sorted(shapes))),),
+                where="Population",
+                advice="population[i] is a model of its own, population.groups those of one shape.",
+            )
+        joined = np.empty((len(self), *each[0].shape[1:]), np.result_type(*each))
+        for group, array in zip(self._groups, each, strict=True):
+            joined[group.numbers] = array
+        return joined
 
     @checked
     def predict(self, inputs: Any) -> Any:
@@ -120,7 +183,9 @@ class Population(Named):
             An array (members, examples, ...), a tuple of them for several outputs. Its mean over
             the first axis is the prediction of the ensemble.
         """
-        outputs = self._inference(inputs.inputs if isinstance(inputs, Dataset) else inputs)
+        given = inputs.inputs if isinstance(inputs, Dataset) else inputs
+        each = [group.inference(given) for group in self._groups]
+        outputs = tuple(self._together(arrays) for arrays in zip(*each, strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
     @checked
@@ -143,16 +208,19 @@ class Population(Named):
             `{"loss": ..., "accuracy": ...}`: arrays with a first axis of members.
         """
         examples, measured = as_dataset(data), as_metrics(metrics)
-        own, members = self._subsets("subsets", subsets, examples), list(range(len(self)))
-        given = self._parameters, examples, as_loss(loss), measured
-        size = min(batch_size, len(examples))
-        with (
-            Evaluation(*given, size, own_inputs=own is not None) as evaluation,
-            evaluation.uploaded(examples) as resident,
-        ):
-            recorded = evaluation.run_members(resident, len(examples), members, own)
-        rows = [summary(recorded[number], measured) for number in members]
-        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        own = self._subsets("subsets", subsets, examples)
+        size, rows = min(batch_size, len(examples)), dict[int, dict[str, Any]]()
+        for group in self._groups:
+            given = group.parameters, examples, as_loss(loss), measured, size
+            members, of_group = list(range(len(group.numbers))), group.rows(own)
+            with (
+                Evaluation(*given, own_inputs=own is not None) as evaluation,
+                evaluation.uploaded(examples) as resident,
+            ):
+                recorded = evaluation.run_members(resident, len(examples), members, of_group)
+            for place, number in enumerate(group.members):
+                rows[number] = summary(recorded[place], measured)
+        return {name: np.array([rows[n][name] for n in range(len(self))]) for name in rows[0]}
 
     @checked
     def training(
@@ -178,12 +246,14 @@ class Population(Named):
 
         Raises:
             DefinitionError: if the optimizers of two members need different programs, because one
-                has momentum, for example, and the other has none.
+                has momentum, for example, and the other has none; or if the members have networks
+                of several shapes.
         """
+        parameters = self._parameters
         options = self._options(loss, optimizer, metrics, clip, frozen)
         dataset = None if data is None else as_dataset(data)
         own = self._seeds(seeds)
-        return PopulationTraining(self._parameters, options, dataset, batch_size, seeds=own)
+        return PopulationTraining(parameters, options, dataset, batch_size, seeds=own)
 
     @checked
     def fit(
@@ -200,11 +270,12 @@ class Population(Named):
         metrics: Metrics = (),
         clip: Clip | Sequence[Clip] | None = None,
         frozen: Sequence[str] = (),
+        class_weights: GivenClassWeights = None,
         seeds: Seeds = None,
         drop_last: bool = False,
         progress: bool | None = None,
         shuffle: bool = True,
-        record: Annotated[Sequence[str], Row(Word(("rate",)))] = (),
+        record: Annotated[Sequence[str], Row(Word(("rate", "gradient_norm")))] = (),
         callbacks: Sequence[AnyCallback] = (),
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
@@ -212,8 +283,8 @@ class Population(Named):
         """Trains all members for some epochs.
 
         Args:
-            train, loss, validation, epochs, batch_size, metrics, frozen, drop_last, progress,
-                shuffle, record: the arguments of `Model.fit`, for all members.
+            train, loss, validation, epochs, batch_size, metrics, frozen, class_weights, drop_last,
+                progress, shuffle, record: the arguments of `Model.fit`, for all members.
             optimizer, clip, seeds: the arguments of `training`.
             subsets: the positions of the examples on which each member is trained: folds, or
                 samples with repetition; by default all.
@@ -241,26 +312,39 @@ class Population(Named):
         """
         data = as_dataset(train)
         validated = None if validation is None else as_dataset(validation)
-        fit = PopulationFit(
-            models=list(self),
-            parameters=self._parameters,
-            options=self._options(loss, optimizer, metrics, clip, frozen),
-            train=data,
-            subsets=self._subsets("subsets", subsets, data),
-            validation=validated,
-            validation_subsets=self._subsets("validation_subsets", validation_subsets, validated),
-            epochs=epochs,
-            batch_size=batch_size,
-            seeds=self._seeds(seeds),
-            drop_last=drop_last,
-            shuffle=shuffle,
-            record_rate="rate" in record,
-            progress=progress,
-            callbacks=callbacks,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-        return fit.run()
+        weights = numbers_of(class_weights, data.target_arrays)
+        further = {"class_weights": weights, "gradient_norm": "gradient_norm" in record}
+        options = self._options(loss, optimizer, metrics, clip, frozen, **further)
+        own = self._seeds(seeds)
+        trained = self._subsets("subsets", subsets, data)
+        validating = self._subsets("validation_subsets", validation_subsets, validated)
+        if checkpoint is not None:
+            # A file holds members of one shape.
+            _ = self._parameters
+        fits = [
+            PopulationFit(
+                models=[self[number] for number in group.members],
+                numbers=group.numbers,
+                parameters=group.parameters,
+                options=[options[number % len(options)] for number in group.members],
+                train=data,
+                subsets=group.rows(trained),
+                validation=validated,
+                validation_subsets=group.rows(validating),
+                epochs=epochs,
+                batch_size=batch_size,
+                seeds=own[group.numbers],
+                drop_last=drop_last,
+                shuffle=shuffle,
+                record_rate="rate" in record,
+                progress=progress,
+                callbacks=callbacks,
+                checkpoint=checkpoint,
+                resume=resume,
+            )
+            for group in self._groups
+        ]
+        return fitted_together(fits)
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, with a first axis of members."""
@@ -290,7 +374,8 @@ class Population(Named):
         """
         values = self._parameters.read(list(self._parameters.memories))
         precision, seed = self._parameters.precision, self._parameters.seed
-        write_model(path, ModelFile(self.network, precision, seed, values, seeds=self.seeds))
+        file = partial(ModelFile, self.network, precision, seed, values, seeds=self.seeds)
+        write_model(path, file(networks=self._parameters.networks))
 
     @classmethod
     @checked
@@ -316,10 +401,17 @@ class Population(Named):
         with errors_at(os.fspath(path)):
             saved.require_members(several=True)
         given = saved.network, open_engine(engine), saved.precision, saved.seed, saved.values
-        return cls.of_parameters(Parameters(*given, seeds=saved.seeds, may_use_lanes=lanes))
+        made = partial(Parameters, *given, seeds=saved.seeds, networks=saved.networks)
+        return cls.of_parameters(made(may_use_lanes=lanes))
 
     def _options(
-        self, loss: Losses, optimizer: Any, metrics: Metrics, clip: Any, frozen: Sequence[str]
+        self,
+        loss: Losses,
+        optimizer: Any,
+        metrics: Metrics,
+        clip: Any,
+        frozen: Sequence[str],
+        **further: Any,
     ) -> list[TrainingOptions]:
         """The options of each member, or one for all."""
         each: dict[str, Any] = {"optimizer": optimizer, "clip": clip}
@@ -332,7 +424,8 @@ class Population(Named):
         made: list[TrainingOptions] = []
         for number in range(len(self) if lists else 1):
             own: dict[str, Any] = each | {name: values[number] for name, values in lists.items()}
-            made.append(TrainingOptions(as_loss(loss), metrics=measured, frozen=frozen, **own))
+            own |= {"metrics": measured, "frozen": frozen, **further}
+            made.append(TrainingOptions(as_loss(loss), **own))
         return made
 
     def _seeds(self, seeds: Any) -> Array:
@@ -353,3 +446,47 @@ class Population(Named):
             with errors_at(f"{name}[{number}]"):
                 data.require_within(positions)
         return [np.asarray(positions, np.int64) for positions in subsets]
+
+
+@final
+@frozen_dataclass
+class _Group:
+    """The members of one shape.
+
+    Attributes:
+        numbers: the numbers of these members in the population.
+    """
+
+    numbers: Array
+    parameters: Parameters
+    inference: Inference
+
+    @property
+    def members(self) -> list[int]:
+        """The numbers."""
+        return self.numbers.tolist()
+
+    def rows(self, values: Sequence[Any] | None) -> list[Any] | None:
+        """Those of the values of all members that belong to these."""
+        return None if values is None else [values[number] for number in self.members]
+
+
+def _networks_of(network: Any, members: int | None) -> list[Network]:
+    """The network of each member."""
+    if isinstance(network, Network):
+        if members is None:
+            raise DefinitionError(
+                "a population has a number of members",
+                facts=(("expected", "members=4, or a list of networks"), ("found", "None")),
+                where="Population",
+            )
+        return [network] * members
+    listed = list(network)
+    if members not in (None, len(listed)) or not listed:
+        raise DefinitionError(
+            "there is another number of networks than of members",
+            facts=(("networks", str(len(listed))), ("members", str(members))),
+            where="Population",
+            advice="Give a network for each member, and leave members out.",
+        )
+    return listed

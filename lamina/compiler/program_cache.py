@@ -48,7 +48,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     def compiled() -> Program:
         return passes()(graph, batch=batch, name=name, target=target)
 
-    checksum = _graph_checksum(graph) if SOURCES.checksum and folder() is not None else None
+    checksum = graph_checksum(graph) if SOURCES.checksum and folder() is not None else None
     if checksum is None:
         return compiled()
     versions = SOURCES.checksum, np.__version__
@@ -65,7 +65,7 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     return program
 
 
-def _graph_checksum(graph: Graph) -> str | None:
+def graph_checksum(graph: Graph) -> str | None:
     """A checksum of all that decides a graph's program; None if an op is defined outside Lamina."""
     try:
         rows = _Rows()

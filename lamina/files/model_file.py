@@ -36,6 +36,7 @@ from lamina.files.atomic import write_atomically
 from lamina.files.decode import ADVICE, NONSENSE, decode
 from lamina.files.encode import encode
 from lamina.network import Network
+from lamina.step.member_numbers import groups_of
 from lamina.step.precision import MIXED, Precision
 
 FORMAT = "lamina-model-1"
@@ -53,6 +54,7 @@ class ModelFile:
         notes: further JSON data of a checkpoint.
         coding: the coding of the table on which the model was trained, if any.
         seeds: of a population those of its members, int64 (members,).
+        networks: the networks of its members, which differ in the numbers of penalties only.
     """
 
     network: Network
@@ -63,6 +65,7 @@ class ModelFile:
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     coding: data.Coding | None = None
     seeds: Array | None = None
+    networks: Sequence[Network] = ()
 
     def require_members(self, *, several: bool) -> None:
         """Raises FileFormatError unless it holds a population, or unless it holds a model."""
@@ -94,6 +97,11 @@ def write_model(path: str | os.PathLike[str], model: ModelFile) -> None:
     }
     if model.seeds is not None:
         metadata["seeds"] = json.dumps(model.seeds.tolist())
+        definitions = [json.dumps(encode(one)[0]) for one in dict.fromkeys(model.networks)]
+        numbers = {network: n for n, network in enumerate(dict.fromkeys(model.networks))}
+        if len(numbers) > 1:
+            of = [numbers[network] for network in model.networks]
+            metadata["networks"] = json.dumps({"definitions": definitions, "of": of})
     if model.coding is not None:
         metadata["coding"] = json.dumps(asdict(model.coding))
     if model.precision.tf32:
@@ -218,6 +226,16 @@ def _assemble(
         raise ValueError(f"dtype {dtype.name}, seed {seed}, notes {type(notes).__name__}")
     seeds = _seeds(json.loads(metadata["seeds"])) if "seeds" in metadata else None
     members = () if seeds is None else seeds.shape
+    networks: list[Network] = []
+    if seeds is not None and "networks" in metadata:
+        each = json.loads(metadata["networks"])
+        constants = with_prefix(tensors, "constants/")
+        known = [decode(json.loads(text), constants, layers) for text in each["definitions"]]
+        networks = [known[number] for number in each["of"]]
+        if len(networks) != len(seeds) or min(each["of"]) < 0:
+            raise ValueError(f"{len(networks)} networks of {len(seeds)} members")
+        if len(groups_of(networks, dtype)) > 1:
+            raise ValueError("networks of different graphs")
     values = with_prefix(tensors, "values/")
     # Traces the network in training mode and in inference mode, so that errors are raised here.
     record = network.variables(dtype)
@@ -240,7 +258,8 @@ def _assemble(
     if "coding" in metadata:
         coding = stored(data.Coding, json.loads(metadata["coding"]), "coding")
     extra = with_prefix(tensors, "extra/")
-    return ModelFile(network, precision, seed, values, extra, cast(Any, notes), coding, seeds)
+    given = network, precision, seed, values, extra, cast(Any, notes), coding, seeds, networks
+    return ModelFile(*given)
 
 
 def _seeds(each: Any) -> Array:

@@ -162,9 +162,11 @@ class Hyperparameters:
         leaves: leaves and values, by name, of hyper-parameters that have met a tensor.
         decisions: comparisons of hyper-parameters, by function and names: with values with which
             they have other results, the graph may be another one.
+        records: the records whose numbers were replaced, by name.
     """
 
     def __init__(self) -> None:
+        self.records: dict[str, Any] = {}
         self.leaves: dict[str, tuple[Tensor, float]] = {}
         self.decisions: dict[tuple[Any, ...], Decision] = {}
 
@@ -174,6 +176,7 @@ class Hyperparameters:
         Numbers in records, rows and dicts in its fields are replaced too. Values of other types
         stay as they are.
         """
+        self.records[name] = record
         return self._named(record, f"{name}/", ())
 
     def number(self, value: float, name: str) -> float:

@@ -115,6 +115,8 @@ class Parameters:
         parent: parameters of a network that contains the same layers; they are shared, and none are
             allocated.
         seeds: of a population those of its members, int64 (members,), in place of `seed`.
+        networks: of a population the networks of its members, if they differ in the numbers of
+            penalties or in initializers.
         may_use_lanes: whether an engine may compute several members in the lanes of a vector.
 
     Attributes:
@@ -132,6 +134,7 @@ class Parameters:
         *,
         parent: Parameters | None = None,
         seeds: Array | None = None,
+        networks: Sequence[Network] | None = None,
         may_use_lanes: bool = True,
     ) -> None:
         self.may_use_lanes = may_use_lanes
@@ -142,6 +145,7 @@ class Parameters:
         self.seed = seed
         self.seeds = seeds
         self.members = None if seeds is None else len(seeds)
+        self.networks = networks or [network] * (self.members or 1)
         self._coded = _Coded(len(network.inputs)) if parent is None else parent._coded
         # The numbers of the inputs in the network whose inputs are coded.
         self._coded_inputs: list[int | None] = list(range(len(network.inputs)))
@@ -169,10 +173,7 @@ class Parameters:
             variables = self.variables | self.states
             self._names = {name: name for name in variables}
             preset = values or {}
-            first = (
-                (k, preset[k] if k in preset else _first_values(v, seed, seeds))
-                for k, v in variables.items()
-            )
+            first = ((n, preset[n] if n in preset else self._first_values(n)) for n in variables)
             self._values = _Values(engine, first, self.members)
         self._bind()
 
@@ -248,6 +249,25 @@ class Parameters:
             else "Make the layer of the largest tensor smaller.",
         )
 
+    def _first_values(self, name: str) -> Array:
+        """The initial value of a variable; of a population those of all members."""
+        records = {id(network): network.variables(self.dtype) for network in self.networks}
+
+        def of_member(network: Network, seed: int) -> Array:
+            record = records[id(network)]
+            return _first_value((record.parameters | record.states)[name], seed)
+
+        if self.seeds is None:
+            return of_member(self.network, self.seed)
+        each = zip(self.networks, self.seeds.tolist(), strict=True)
+        return np.stack([of_member(network, seed) for network, seed in each])
+
+    @property
+    def penalties(self) -> list[Mapping[str, Any]]:
+        """The penalties in the network of each member, by name."""
+        traces = {id(n): n.trace(dtype=self.dtype, training=True) for n in self.networks}
+        return [traces[id(n)].record.hyperparameters.records for n in self.networks]
+
     def with_random_state(self) -> dict[str, Memory]:
         """These memories, and new ones for the seed and the counter of random numbers."""
         seed = self.seed if self.seeds is None else self.seeds
@@ -262,6 +282,8 @@ class Parameters:
         assert self.seeds is not None
         member = copy(self)
         member.seed, member.seeds, member.members = int(self.seeds[number]), None, None
+        member.network = self.networks[number]
+        member.networks = [member.network]
         member._values = self._values.of_member(number)
         member._bind()
         return member
@@ -270,7 +292,9 @@ class Parameters:
         """The same values in memory of their own."""
         values = self.read(list(self.memories))
         given = self.network, self.engine, self.precision, self.seed, values
-        copied = Parameters(*given, seeds=self.seeds, may_use_lanes=self.may_use_lanes)
+        copied = Parameters(
+            *given, seeds=self.seeds, networks=self.networks, may_use_lanes=self.may_use_lanes
+        )
         copied.coding = self.coding
         return copied
 
@@ -315,13 +339,6 @@ class Parameters:
                 )
             ready[name] = converted(array, dtype.numpy)
         return ready
-
-
-def _first_values(variable: Variable, seed: int, seeds: Array | None) -> Array:
-    """The initial value of a variable; of a population those of all members."""
-    if seeds is None:
-        return _first_value(variable, seed)
-    return np.stack([_first_value(variable, each) for each in seeds.tolist()])
 
 
 def _first_value(variable: Variable, seed: int) -> Array:

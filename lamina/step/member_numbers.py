@@ -2,38 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lamina.base.shapes import DType
+from lamina.compiler.program_cache import graph_checksum
 from lamina.errors import DefinitionError
-from lamina.graph import Fields, Hyperparameter
+from lamina.graph import Fields, Graph, Hyperparameter
 from lamina.learning.protocols import TrainingOptions
 from lamina.step.derive import TrainingNumbers
+from lamina.step.names import NetworkDefinition
 
 
 def fields_of_members(
-    numbers: TrainingNumbers, options: Sequence[TrainingOptions]
+    numbers: TrainingNumbers,
+    options: Sequence[TrainingOptions],
+    penalties: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, float]]:
-    """The numbers in the optimizer and the clipping of each member, by name.
+    """The numbers in the optimizer, the clipping and the penalties of each member, by name.
 
     Args:
         numbers: those of the graph that was derived from the first member's options.
         options: the options of each member.
+        penalties: the penalties in the network of each member, by name. They make equal graphs.
 
     Raises:
         DefinitionError: if the graph of a member is another one.
     """
     first, leaves = _fields(options[0]), leaves_of(numbers)
     used = frozenset[str]().union(*(number.sources for number in leaves.values()))
-    # Most members share their options.
+    # Most members share their options and penalties.
     known: dict[int, dict[str, float]] = {}
-    for member, each in enumerate(options):
+    fields_of_all: list[dict[str, float]] = []
+    for member, (each, own) in enumerate(zip(options, penalties, strict=True)):
         if id(each) not in known:
             fields = _fields(each)
             for what, record in first.items():
                 _require_equal(member, what, record, fields[what], numbers, used)
             known[id(each)] = {k: v for _, found in fields.values() for k, v in found.items()}
-    return [known[id(each)] for each in options]
+        if id(own) not in known:
+            strengths = Fields()
+            for name, penalty in own.items():
+                strengths.of(penalty, name)
+            known[id(own)] = strengths.values
+        fields_of_all.append(known[id(each)] | known[id(own)])
+    return fields_of_all
+
+
+def groups_of(networks: Sequence[NetworkDefinition], dtype: DType) -> list[list[int]]:
+    """The numbers of networks that have the same graphs up to the numbers in their penalties."""
+    keys: dict[int, object] = {}
+    groups: dict[object, list[int]] = {}
+    for number, network in enumerate(networks):
+        key = keys.get(id(network))
+        if key is None:
+            graphs: list[Graph] = []
+            for training in (True, False):
+                trace = network.trace(dtype=dtype, training=training)
+                record, named = trace.record, enumerate((*trace.outputs, *trace.record.penalties))
+                updates = [
+                    (record.states[name].tensor, new) for name, new in record.updates.items()
+                ]
+                outputs = tuple((str(n), tensor) for n, tensor in named)
+                graphs.append(Graph(trace.inputs, outputs, tuple(updates)))
+            checksums = [graph_checksum(graph) for graph in graphs]
+            # A graph of somebody's own op is known as itself only.
+            key = id(network) if None in checksums else (*checksums, tuple(network.output_names))
+            keys[id(network)] = key
+        groups.setdefault(key, []).append(number)
+    return list(groups.values())
 
 
 def leaves_of(numbers: TrainingNumbers) -> dict[str, Hyperparameter]:

@@ -181,7 +181,7 @@ class Checkpoint:
         parameters = self._parameters
         network, precision, seed = parameters.network, parameters.precision, parameters.seed
         given = network, precision, seed, values, state, {**notes, **always}, parameters.coding
-        write_model(self._path, ModelFile(*given, parameters.seeds))
+        write_model(self._path, ModelFile(*given, parameters.seeds, parameters.networks))
 
     @cached_property
     def _saved(self) -> ModelFile:

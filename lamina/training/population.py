@@ -75,7 +75,7 @@ class PopulationTraining(TrainingSteps):
         self.count = len(seeds)
         self._options = options if len(options) == self.count else [options[0]] * self.count
         try:
-            fields = fields_of_members(self._numbers, self._options)
+            fields = fields_of_members(self._numbers, self._options, parameters.penalties)
         except BaseException:
             super().release()
             raise

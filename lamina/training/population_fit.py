@@ -88,9 +88,14 @@ class _Member:
 @final
 @frozen_dataclass
 class PopulationFit:
-    """One fit of a population, which `run` carries out; it has the options of `Population.fit`."""
+    """One fit of members of one shape, which `run` carries out, with options of `Population.fit`.
+
+    Attributes:
+        numbers: the numbers of these members in the population, for messages.
+    """
 
     models: Sequence[TrainedModel]
+    numbers: Array
     parameters: Parameters
     options: Sequence[TrainingOptions]
     train: Dataset
@@ -173,7 +178,8 @@ class PopulationFit:
                 member.fit.history.interrupted = interrupt.handled
         done = max(len(member.fit.history) for member in members)
         say_of_end(interrupt, done, self.epochs)
-        failures = {n: _failure(n, m) for n, m in enumerate(members) if m.failure}
+        each = zip(self.numbers.tolist(), members, strict=True)
+        failures = {number: _failure(number, member) for number, member in each if member.failure}
         return Histories(tuple(member.fit.history for member in members), failures)
 
     def _resume_options(self) -> dict[str, Any]:
@@ -339,7 +345,7 @@ class PopulationFit:
         snapshot.restore(np.array(failed, np.int64))
         for number in failed:
             member = running.pop(number)
-            error = _failure(number, member)
+            error = _failure(int(self.numbers[number]), member)
             warn(error.problem)
             member.hooks.fit_fails(member.fit, error)
 
@@ -352,6 +358,19 @@ class PopulationFit:
         note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
         return hooks.call_functions(fit.history) or fit.is_stopping
+
+
+def fitted_together(fits: Sequence[PopulationFit]) -> Histories:
+    """Carries out the fits of the shapes of a population, one after the other, until Ctrl-C."""
+    histories = {number: History() for fit in fits for number in fit.numbers.tolist()}
+    failures: dict[int, NonFiniteError] = {}
+    for fit in fits:
+        of_shape = fit.run()
+        histories |= zip(fit.numbers.tolist(), of_shape, strict=True)
+        failures |= of_shape.failures
+        if any(history.interrupted for history in of_shape):
+            break
+    return Histories(tuple(histories[number] for number in range(len(histories))), failures)
 
 
 def _failure(number: int, member: _Member) -> NonFiniteError:

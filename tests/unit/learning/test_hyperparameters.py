@@ -119,7 +119,7 @@ def step_of(record, dtype=float32):
 
 
 def checksum(step):
-    found = program_cache._graph_checksum(step.graph)
+    found = program_cache.graph_checksum(step.graph)
     assert found is not None
     return found
 

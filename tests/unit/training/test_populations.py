@@ -207,6 +207,77 @@ def test_a_training_goes_on_from_its_state():
             assert "another optimizer or network" in error_text(LaminaError, other.restore, {})
 
 
+def decayed(strength, features=5):
+    layer = lm.Linear(features, weight_regularizer=lm.L2(strength))
+    return lm.Sequential(lm.Input(3), layer, lm.Tanh(), lm.Linear(2))
+
+
+def test_each_member_has_its_own_strength_of_a_regularizer(tmp_path):
+    strengths = (0.0, 1e-3, 0.5)
+    networks = [decayed(strength) for strength in strengths]
+    made = lm.Population(networks, lanes=False)
+    assert len(made.groups) == 1
+    histories = fitted(made, lm.Adam(0.01))
+    made.save(tmp_path / "population.safetensors")
+    loaded = lm.Population.load(tmp_path / "population.safetensors", lanes=False)
+    again = fitted(loaded, lm.Adam(0.01))
+    continued = fitted(made, lm.Adam(0.01))
+    for number, network in enumerate(networks):
+        alone = lm.Model(network, seed=number)
+        assert histories[number].values == fitted(alone, lm.Adam(0.01), seed=number).values
+        assert made[number].network is network
+        assert again[number].values == continued[number].values
+
+
+def test_members_of_several_shapes_are_fitted_by_one_call():
+    networks = [decayed(0.1), decayed(0.1, 7), decayed(0.2), NET, decayed(0.3, 7)]
+    made = lm.Population(networks, lanes=False)
+    assert [numbers.tolist() for numbers, _ in made.groups] == [[0, 2], [1, 4], [3]]
+    assert repr(made) == "Population(5 members of 32 to 44 parameters, float32, engine='cpu')"
+    rates = [0.01, 0.02, 0.03, 0.04, 1e30]
+    subsets = [np.arange(10 + number) for number in range(5)]
+    how = {"subsets": subsets, "validation": (X, Y), "validation_subsets": subsets}
+    with pytest.warns(LaminaWarning, match="member 4 stopped"):
+        histories = fitted(made, [lm.SGD(rate) for rate in rates], **how)
+    assert [*histories.failures] == [4]
+    assert histories["loss"].shape == (5, 2)
+    assert np.isnan(histories["loss"][4]).all()
+    losses = made.evaluate((X, Y), lm.MSE(), subsets=subsets)["loss"]
+    for number in range(4):
+        alone, data = lm.Model(networks[number], seed=number), (X[: 10 + number], Y[: 10 + number])
+        usual = {"loss": lm.MSE(), "epochs": 2, "batch_size": 8, "progress": False}
+        own = alone.fit(
+            data, optimizer=lm.SGD(rates[number]), seed=number, validation=data, **usual
+        )
+        assert own.values == histories[number].values
+        np.testing.assert_array_equal(made.predict(X)[number], alone.predict(X))
+        assert losses[number] == alone.evaluate(data, lm.MSE())["loss"]
+    assert made.seeds.tolist() == [0, 1, 2, 3, 4]
+    assert error_text(LaminaError, made.parameters) == (
+        "in Population: the members have networks of several shapes\n"
+        "  shapes  3\n"
+        "  population.groups has a population for each shape, population[i] the models."
+    )
+    numbers, wide = made.groups[1]
+    with wide.training(lm.MSE(), lm.SGD(0.1), 4) as training:
+        training.run((X, Y), 3)
+    np.testing.assert_array_equal(made.predict(X)[numbers], wide.predict(X))
+    other = lm.Population([NET, lm.Sequential(lm.Input(3), lm.Linear(4))])
+    assert "the outputs of the members have several shapes" in error_text(
+        LaminaError, other.predict, X
+    )
+
+
+def test_weights_of_classes_and_norms_of_gradients():
+    labels = (X[:, 0] > 0.5).astype(int)
+    usual = {"loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1), "epochs": 2, "progress": False}
+    usual |= {"class_weights": "balanced", "record": ["gradient_norm", "rate"]}
+    made, alone = population(lanes=False), lm.Model(NET, seed=1)
+    histories = made.fit((X, labels), **usual)
+    assert histories[1].values == alone.fit((X, labels), **usual).values
+    assert histories["gradient_norm"].shape == (3, 2)
+
+
 class Interrupted(lm.Callback):
     """Raises after so many epochs of a member."""
 
