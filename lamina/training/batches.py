@@ -69,6 +69,22 @@ class Recorded:
         statistics = {name: values[position] for name, values in self.statistics.items()}
         return replace(self, losses=self.losses[position], statistics=statistics)
 
+    def by_steps(self, steps: int) -> list[Recorded]:
+        """The rows of each so many training steps, of one member."""
+        ends = np.cumsum(self.examples)
+        parts: list[Recorded] = []
+        for start in range(0, len(self.examples) - steps + 1, steps):
+            rows = slice(start, start + steps)
+            first = int(ends[start - 1]) if start else 0
+            kept = slice(first, int(ends[start + steps - 1]))
+            statistics = {
+                name: values[kept if name in self.kept else rows]
+                for name, values in self.statistics.items()
+            }
+            given = {"losses": self.losses[rows], "examples": self.examples[rows]}
+            parts.append(replace(self, statistics=statistics, **given))
+        return parts
+
     @property
     def loss(self) -> float:
         """The loss over all examples: the mean of the batches, by what each was divided by."""

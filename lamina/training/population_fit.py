@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, final, overload
 
 import numpy as np
@@ -80,7 +81,7 @@ class _Member:
 
     def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
         self.fit, self.hooks, self.examples = fit, hooks, examples
-        self.begun, self.pieces = Begun(), list[Recorded]()
+        self.begun = Begun()
         # Why its values became infinite or NaN, if they did.
         self.failure = ""
 
@@ -149,22 +150,11 @@ class PopulationFit:
                 are_finite = self.parameters.engine.finite_check(variables)
                 # Members that are running have as many epochs.
                 first = max((len(member.fit.history) for member in running.values()), default=0)
-                for epoch in range(first, self.epochs):
-                    if not running or interrupt.is_ending:
-                        break
-                    snapshot.take()
-                    began = time.perf_counter()
-                    self._epoch(epoch, training, running, resident, interrupt, shown)
-                    if interrupt.is_ending:
-                        break
-                    self._stop_failed(epoch, running, are_finite, snapshot)
-                    measured = measure(list(running))
-                    for number in list(running):
-                        seconds = time.perf_counter() - began
-                        if self._ends(running[number], measured.get(number), seconds):
-                            del running[number]
-                    shown.epoch_ends(epoch + 1, self.epochs, _mean_row(members))
-                    if checkpoint is not None:
+                run = _Run(training, resident, interrupt, shown, snapshot, are_finite, measure)
+                done = first
+                while done < self.epochs and running and not interrupt.is_ending:
+                    done += self._epochs(run, done, running)
+                    if checkpoint is not None and not interrupt.is_ending:
                         _save(checkpoint, training, members, running)
                 for member in members:
                     note_averages(member.fit.training, member.fit.history)
@@ -261,44 +251,101 @@ class PopulationFit:
                 resident = stack.enter_context(evaluation.uploaded(data))
             yield lambda members: evaluation.run_members(resident, len(data), members, subsets)
 
-    def _epoch(
-        self,
-        epoch: int,
-        training: PopulationTraining,
-        running: Mapping[int, _Member],
-        resident: Any,
-        interrupt: Interrupt,
-        shown: Bar,
-    ) -> None:
-        """Trains the running members for an epoch."""
+    def _epochs(self, run: _Run, epoch: int, running: dict[int, _Member]) -> int:
+        """Trains the running members for some epochs; returns how many.
+
+        Several short epochs are trained at once if nothing but the history is needed in between. If
+        one of them ends a member's fit, that member is trained again up to it.
+        """
+        count = min(run.at_once if self._may_join(running) else 1, self.epochs - epoch)
+        run.snapshot.take()
+        began = time.perf_counter()
         for member in running.values():
-            member.fit.epoch, member.pieces = epoch + 1, []
-            member.hooks.call("epoch_begins", member.fit)
-            training_of_member = member.fit.training
-            has_rates = self.record_rate or member.hooks.changes_rate
-            rates = training_of_member.rates if has_rates else {}
-            member.begun = Begun(skipped=training_of_member.skipped_steps, rates=rates)
-        numbers = np.array([*running], np.int64)
-        lengths = np.array([member.examples for member in running.values()])
+            training, hooks = member.fit.training, member.hooks
+            if not run.is_repeating:
+                member.fit.epoch = epoch + 1
+                hooks.call("epoch_begins", member.fit)
+            rates = training.rates if self.record_rate or hooks.changes_rate else {}
+            member.begun = Begun(skipped=training.skipped_steps, rates=rates)
+        recorded = self._train(run, epoch, count, running)
+        if count > 1 and not run.interrupt.is_ending and not run.are_finite_with(recorded):
+            # The epoch in which values became infinite or NaN is found one by one.
+            run.snapshot.restore()
+            run.at_once, run.is_repeating = 1, True
+            return 0
+        run.is_repeating = False
+        if run.interrupt.is_ending:
+            count = min(map(len, recorded.values()), default=0) if count > 1 else 0
+        elif count == 1:
+            self._stop_failed(epoch, running, recorded, run)
+        measured = run.measure(list(running)) if count else {}
+        seconds = (time.perf_counter() - began) / max(count, 1)
+        ended: dict[int, list[int]] = {}
+        for number in list(running):
+            for at, part in enumerate(recorded[number][:count]):
+                if at:
+                    running[number].fit.epoch = epoch + at + 1
+                    running[number].hooks.call("epoch_begins", running[number].fit)
+                if self._ends(running[number], part, measured.get(number), seconds):
+                    ended.setdefault(at + 1, []).append(number)
+                    break
+        for epochs, numbers in ended.items():
+            if epochs < count:
+                run.snapshot.restore(np.array(numbers, np.int64))
+                self._train(run, epoch, epochs, {number: running[number] for number in numbers})
+        shown = list(running.values())
+        running_on = {n: m for n, m in running.items() if not any(n in e for e in ended.values())}
+        running.clear()
+        running.update(running_on)
+        if count:
+            run.shown.epoch_ends(epoch + count, self.epochs, _mean_row(shown))
+        if time.perf_counter() - began < BLOCK_SECONDS:
+            run.at_once = min(2 * run.at_once, MOST_EPOCHS_AT_ONCE)
+        return max(count, 1)
+
+    def _may_join(self, running: Mapping[int, _Member]) -> bool:
+        """Whether nothing but the history is needed between two epochs."""
+        if self.validation is not None or self.checkpoint is not None or self.record_rate:
+            return False
+        return all(
+            member.hooks.read_history_only
+            and not member.hooks.changes_rate
+            and not member.fit.training.scales_loss
+            and not member.fit.training.has_averages
+            for member in running.values()
+        )
+
+    def _train(
+        self, run: _Run, epoch: int, count: int, members: Mapping[int, _Member]
+    ) -> dict[int, list[Recorded]]:
+        """Trains members for some epochs; returns what is recorded of each epoch, by number."""
+        training, shown = run.training, run.shown
+        numbers = np.array([*members], np.int64)
+        lengths = np.array([member.examples for member in members.values()])
         groups = [numbers[group] for group in equal_members(lengths)]
         steps_of_groups = [
-            steps_of(running[group[0]].examples, training.batch_size, drop_last=self.drop_last)
+            steps_of(members[group[0]].examples, training.batch_size, drop_last=self.drop_last)
             for group in groups
         ]
-        shown.epoch_begins(epoch + 1, self.epochs, sum(steps_of_groups))
+        shown.epoch_begins(epoch + 1, self.epochs, count * sum(steps_of_groups))
+        recorded: dict[int, list[Recorded]] = {}
         for group, steps in zip(groups, steps_of_groups, strict=True):
-            given = running[group[0]].examples, epoch * steps, steps
+            given = members[group[0]].examples, epoch * steps, count * steps
             seeds = self.seeds[group] if self.shuffle else None
             batches = training.batches(*given, seeds, drop_last=self.drop_last)
             started, done = time.perf_counter(), 0
-            rows = self._examples_of(group, batches)
-            for piece in training.pieces_of(resident, group, rows, interrupt):
-                for position, number in enumerate(group.tolist()):
-                    running[number].pieces.append(piece.of_member(position))
+            rows, pieces = self._examples_of(group, batches), list[Recorded]()
+            for piece in training.pieces_of(run.resident, group, rows, run.interrupt):
+                pieces.append(piece)
                 done += len(group) * int(piece.examples.sum())
                 speed = done / max(time.perf_counter() - started, 1e-6)
                 row = {"loss": float(piece.losses.mean(dtype=np.float64))}
                 shown.advance(len(piece.examples), row, speed)
+            whole = joined(pieces) if pieces else None
+            for position, number in enumerate(group.tolist()):
+                parts = [] if whole is None else whole.of_member(position).by_steps(steps)
+                recorded[number] = parts
+        return recorded
 
     def _examples_of(self, members: Array, batches: Iterable[Array]) -> Iterator[Array]:
         """Batches of positions in the subsets of members as batches of examples."""
@@ -316,20 +363,20 @@ class PopulationFit:
         self,
         epoch: int,
         running: dict[int, _Member],
-        are_finite: Callable[[], bool],
-        snapshot: Snapshot,
+        recorded: Mapping[int, Sequence[Recorded]],
+        run: _Run,
     ) -> None:
         """Restores and stops members whose values became infinite or NaN; the others go on."""
         failed: list[int] = []
         finite: dict[str, Array] = {}
-        if not are_finite():
+        if not run.are_finite():
             values = self.parameters.read(list(self.parameters.variables))
             finite = {
                 name: np.asarray(np.isfinite(array).reshape(len(array), -1).all(1))
                 for name, array in values.items()
             }
         for number, member in running.items():
-            losses = np.concatenate([piece.losses for piece in member.pieces])
+            losses = recorded[number][0].losses
             bad = np.flatnonzero(~np.isfinite(losses))
             broken = next((name for name, each in finite.items() if not each[number]), None)
             if len(bad):
@@ -342,22 +389,53 @@ class PopulationFit:
             member.failure = f"{what} of epoch {epoch + 1}"
         if not failed:
             return
-        snapshot.restore(np.array(failed, np.int64))
+        run.snapshot.restore(np.array(failed, np.int64))
         for number in failed:
             member = running.pop(number)
             error = _failure(int(self.numbers[number]), member)
             warn(error.problem)
             member.hooks.fit_fails(member.fit, error)
 
-    def _ends(self, member: _Member, measured: Recorded | None, seconds: float) -> bool:
+    def _ends(
+        self, member: _Member, recorded: Recorded, measured: Recorded | None, seconds: float
+    ) -> bool:
         """Adds an epoch to a member's history, calls its callbacks; whether its fit ends."""
         fit, hooks, metrics = member.fit, member.hooks, self.options[0].metrics
-        recorded = joined(member.pieces)
         row = row_of_epoch(fit.training, metrics, member.begun, recorded, measured)
         fit.history.add(row, seconds)
         note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
         return hooks.call_functions(fit.history) or fit.is_stopping
+
+
+# Epochs are trained together that take about so many seconds, and at most so many.
+BLOCK_SECONDS, MOST_EPOCHS_AT_ONCE = 0.05, 64
+
+
+@final
+@dataclass
+class _Run:
+    """What all epochs of a fit share.
+
+    Attributes:
+        at_once: the epochs that are trained together.
+        is_repeating: whether an epoch that has begun is trained again.
+    """
+
+    training: PopulationTraining
+    resident: Any
+    interrupt: Interrupt
+    shown: Bar
+    snapshot: Snapshot
+    are_finite: Callable[[], bool]
+    measure: Callable[[list[int]], dict[int, Recorded]]
+    at_once: int = 1
+    is_repeating: bool = False
+
+    def are_finite_with(self, recorded: Mapping[int, Sequence[Recorded]]) -> bool:
+        """Whether all parameters and losses are finite."""
+        parts = (part for each in recorded.values() for part in each)
+        return self.are_finite() and all(np.isfinite(part.losses).all() for part in parts)
 
 
 def fitted_together(fits: Sequence[PopulationFit]) -> Histories:

@@ -52,8 +52,8 @@ class HostProcessor(llvm.Target, Processor):
 def host() -> HostProcessor:
     """The processor of this machine.
 
-    The environment variable LAMINA_THREADS limits the number of threads, LAMINA_VECTORS the kind of
-    vectors.
+    The environment variable LAMINA_THREADS limits the number of threads, or else OMP_NUM_THREADS,
+    LAMINA_VECTORS the kind of vectors.
 
     Raises:
         EngineError: if LAMINA_THREADS or LAMINA_VECTORS has a value that this machine does not
@@ -135,7 +135,11 @@ def _threads() -> int:
                 advice="Threads wait for each other on futexes or POSIX condition variables.",
             )
         return int(threads)
-    return usable_cores() if _CAN_WAIT else 1
+    if not _CAN_WAIT:
+        return 1
+    # Programs that run several processes at once, such as joblib, divide the cores by this.
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return min(usable_cores(), max(int(limit), 1)) if limit.isdecimal() else usable_cores()
 
 
 def _caches() -> tuple[int, int, int]:

@@ -131,6 +131,14 @@ class Callback(metaclass=Called):
         """No limit."""
         return math.inf
 
+    @property
+    def reads_history_only(self) -> bool:
+        """Whether its hooks need nothing but the history: no parameters, no state, no time.
+
+        Then a fit of many short epochs may call them a little later.
+        """
+        return False
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name, method in vars(cls).items():

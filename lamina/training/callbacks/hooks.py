@@ -64,6 +64,11 @@ class Hooks:
         return any(callback.changes_rate for callback in self._objects)
 
     @property
+    def read_history_only(self) -> bool:
+        """Whether all of them are objects whose hooks need nothing but the history."""
+        return not self._functions and all(one.reads_history_only for one in self._objects)
+
+    @property
     def waits_at_most(self) -> float:
         """The least of their limits for the first batch of a stream, in seconds."""
         return min((callback.waits_at_most for callback in self._objects), default=math.inf)

@@ -144,6 +144,11 @@ class EarlyStopping(Monitoring):
         "waited": Whole(0),
     }
 
+    @property
+    def reads_history_only(self) -> bool:
+        """Unless it keeps the parameters of the best epoch."""
+        return not self.restore_best
+
     def restore(self, state: Mapping[str, Any]) -> None:
         self.best_epoch: int = state.get("best_epoch", 0)
         self._best: float = state.get("best", math.inf)

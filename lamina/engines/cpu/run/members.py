@@ -122,6 +122,14 @@ class CpuMembers(Executable):
             ]
             words = np.array(entries, np.int64).reshape(-1, native_members.OUTSIDE_WORDS)
             self._outside.append(words)
+            # The entries of the table with addresses of the first member's memories, these
+            # addresses, and the bytes to those of the next member.
+            directed = [
+                (entry, array.ctypes.data, array.strides[0])
+                for name, array in self._memories.items()
+                for entry in binding.entries(name)
+            ]
+            self._placed = np.array(directed, np.uint64).reshape(-1, 3).T
             load = 0 if binding.load is None else binding.load.address
             self._places[number] = load, binding.job.address, words.ctypes.data, len(words)
 
@@ -224,9 +232,8 @@ class CpuMembers(Executable):
             results = {name: array[member : member + 1] for name, array in kept.items()}
             given = self._entries(binding, own, results)
             binding.job.set_runs(rows[member] if rows.ndim > 2 else rows, *given)
-            for name, array in self._memories.items():
-                address = array.ctypes.data + member * array.strides[0]
-                binding.table[binding.entries(name)] = address
+            places, first, between = self._placed
+            binding.table[places.astype(np.int64)] = first + np.uint64(member) * between
             if binding.load is not None:
                 binding.load.run()
             binding.job.run()

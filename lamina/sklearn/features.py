@@ -1,0 +1,81 @@
+"""Features: arrays, sparse matrices and data frames as arrays of floats, scaled."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import check_array, validate_data
+
+from lamina.base.shapes import Array
+from lamina.data import from_frame
+
+
+def is_table(X: Any) -> bool:
+    """Whether it is a data frame with columns of words or dates, or with gaps."""
+    if not hasattr(X, "columns") and not hasattr(X, "column_names"):
+        return False
+    values = np.asarray(X)
+    return values.dtype.kind not in "biuf" or bool(np.isnan(values.astype(float)).any())
+
+
+@final
+class Features:
+    """What is learned from the features of the training data, to treat others alike.
+
+    Args:
+        estimator: gets `n_features_in_` and `feature_names_in_`.
+        standardize: whether features are shifted and scaled to mean 0 and deviation 1. Those of
+            sparse matrices are scaled only.
+        weights: the weights of the examples, which count in mean and deviation.
+    """
+
+    def __init__(
+        self, estimator: Any, X: Any, *, standardize: bool, weights: Array | None = None
+    ) -> None:
+        self._mean, self._scale, self._coding = 0.0, 1.0, None
+        self._dtype = np.dtype("float32")
+        if is_table(X):
+            validate_data(estimator, X, skip_check_array=True)
+            self._coding = from_frame(X, gaps="indicator", standardise=standardize).coding
+            return
+        read = _read(estimator, X, reset=True)
+        self._dtype = read.dtype
+        if not standardize:
+            return
+        if sparse.issparse(read):
+            squares = read.multiply(read)
+            mean = squares.mean(axis=0) if weights is None else weights @ squares / weights.sum()
+            self._scale = _without_zeros(np.sqrt(np.asarray(mean).ravel()))
+        else:
+            self._mean = np.average(read, axis=0, weights=weights)
+            variance = np.average((read - self._mean) ** 2, axis=0, weights=weights)
+            self._scale = _without_zeros(np.sqrt(variance))
+
+    def read(self, estimator: Any, X: Any) -> Any:
+        """Features as an array, of the float type of the training data; float32 of a table."""
+        if self._coding is not None:
+            validate_data(estimator, X, skip_check_array=True, reset=False)
+            return self._coding.inputs(X)
+        read = _read(estimator, X, reset=False)
+        dense = (read.toarray() if sparse.issparse(read) else read).astype(self._dtype)
+        return ((dense - self._mean) / self._scale).astype(self._dtype)
+
+
+def _read(estimator: Any, X: Any, *, reset: bool) -> Any:
+    how = {"accept_sparse": "csr", "dtype": (np.float64, np.float32), "reset": reset}
+    return validate_data(estimator, X, **how)
+
+
+def checked_targets(y: Any, dtype: Any = None) -> Array:
+    """Targets as an array of finite numbers, or of names."""
+    how: dict[str, Any] = {"ensure_2d": False, "dtype": dtype, "input_name": "y"}
+    return check_array(y, **how)
+
+
+def _without_zeros(scale: Array) -> Array:
+    """Deviations; constant features, up to rounding, are not scaled."""
+    return np.where(scale > 1e-12 * max(float(scale.max(initial=0)), 1e-300), scale, 1.0)
