@@ -15,7 +15,7 @@ from lamina.program.check import verify
 from lamina.program.index import Axis, Index, axis_index
 from lamina.program.program import Buffer, Program
 from lamina.program.rewrite import Rewrite
-from lamina.program.scalar import Apply, Local, Scalar
+from lamina.program.scalar import Apply, Local, Scalar, loads
 from lamina.program.steps import Loop, Reduce, Stage, Step, reads_of, writes_of
 from lamina.program.target import Target
 
@@ -109,9 +109,16 @@ def _in_parts(loop: Loop) -> Loop:
     """The loop with each sum in several parts, which do not wait for each other's additions."""
     stages: list[Stage] = []
     totals: dict[str, Scalar] = {}
+    written = writes_of(loop)
     for stage in loop.stages:
         new = Rewrite(locals=totals).record(stage) if totals else stage
-        if not isinstance(new, Reduce) or new.combine != "sum" or not new.dtype.is_float:
+        # Of a loop in place, it would not be seen that a point reads its own elements only.
+        if (
+            not isinstance(new, Reduce)
+            or new.combine != "sum"
+            or not new.dtype.is_float
+            or any(load.buffer in written for load in loads(new.value))
+        ):
             stages.append(new)
             continue
         divided = [

@@ -15,6 +15,7 @@ if not loaded_when_used(__name__):
     from lamina.layers.convolution import *
     from lamina.layers.dropout import *
     from lamina.layers.embedding import *
+    from lamina.layers.ensemble import *
     from lamina.layers.image import *
     from lamina.layers.join import *
     from lamina.layers.layer import *

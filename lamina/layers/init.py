@@ -91,6 +91,18 @@ class Uniform(Sourced):
         return _scaled(_uniform(shape, seed, stream), self.high - self.low, self.low)
 
 
+@frozen_dataclass
+class RandomSigns(Sourced):
+    """1 or -1, each in half of the cases.
+
+    Example:
+        >>> scale = lm.init.RandomSigns()((32, 64), seed=0, stream=0)
+    """
+
+    def __call__(self, shape: Extents, seed: int, stream: Stream) -> Array:
+        return np.where(_uniform(shape, seed, stream) < 0.5, -1.0, 1.0)
+
+
 @frozen_dataclass(kw_only=True)
 class Normal(Sourced):
     """Normally distributed random numbers.

@@ -16,6 +16,7 @@ if not loaded_when_used(__name__):
     from lamina.networks.mobilenet import mobilenet_v2 as mobilenet_v2
     from lamina.networks.recurrent import lstm_classifier as lstm_classifier
     from lamina.networks.resnet import resnet as resnet
+    from lamina.networks.tabm import tabm as tabm
     from lamina.networks.transformer import transformer_encoder as transformer_encoder
     from lamina.networks.unet import unet as unet
     from lamina.networks.vgg import vgg as vgg

@@ -20,6 +20,7 @@ ALL = [
     init.KaimingUniform(),
     init.KaimingNormal(mode="fan_out", nonlinearity="relu"),
     init.Orthogonal(),
+    init.RandomSigns(),
 ]
 
 
