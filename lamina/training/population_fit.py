@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final, overload
 
 import numpy as np
@@ -280,25 +280,25 @@ class PopulationFit:
             self._stop_failed(epoch, running, recorded, run)
         measured = run.measure(list(running)) if count else {}
         seconds = (time.perf_counter() - began) / max(count, 1)
-        ended: dict[int, list[int]] = {}
-        for number in list(running):
+        # The epochs of members whose fit has ended.
+        ended: dict[int, int] = {}
+        for number, member in running.items():
             for at, part in enumerate(recorded[number][:count]):
                 if at:
-                    running[number].fit.epoch = epoch + at + 1
-                    running[number].hooks.call("epoch_begins", running[number].fit)
-                if self._ends(running[number], part, measured.get(number), seconds):
-                    ended.setdefault(at + 1, []).append(number)
+                    member.fit.epoch = epoch + at + 1
+                    member.hooks.call("epoch_begins", member.fit)
+                if self._ends(member, part, measured.get(number), seconds):
+                    ended[number] = at + 1
                     break
-        for epochs, numbers in ended.items():
-            if epochs < count:
-                run.snapshot.restore(np.array(numbers, np.int64))
-                self._train(run, epoch, epochs, {number: running[number] for number in numbers})
-        shown = list(running.values())
-        running_on = {n: m for n, m in running.items() if not any(n in e for e in ended.values())}
-        running.clear()
-        running.update(running_on)
+        for epochs in set(ended.values()) - {count}:
+            again = {n: running[n] for n, last in ended.items() if last == epochs}
+            run.snapshot.restore(np.array([*again], np.int64))
+            # Ctrl-C must not leave them between two epochs.
+            self._train(replace(run, interrupt=Interrupt()), epoch, epochs, again)
         if count:
-            run.shown.epoch_ends(epoch + count, self.epochs, _mean_row(shown))
+            run.shown.epoch_ends(epoch + count, self.epochs, _mean_row(list(running.values())))
+        for number in ended:
+            del running[number]
         if time.perf_counter() - began < BLOCK_SECONDS:
             run.at_once = min(2 * run.at_once, MOST_EPOCHS_AT_ONCE)
         return max(count, 1)

@@ -39,15 +39,12 @@ class Runner:
     ) -> None:
         self.workload = workload
         self._x, self._y = workload.data()
-        given, network = (
-            {"engine": engine, "dtype": dtype, "precision": precision},
-            workload.network(),
-        )
+        network, members = workload.network(), workload.members
         self._model: Model | Population
-        if workload.members is None:
-            self._model = Model(network, seed=SEED, **given)
+        if members is None:
+            self._model = Model(network, engine, SEED, dtype, precision)
         else:
-            self._model = Population(network, workload.members, **given)
+            self._model = Population(network, members, engine, dtype=dtype, precision=precision)
         self._training: Training | PopulationTraining | None = None
         self._predict: Predictor | None = None
         if workload.timed == "predict" and isinstance(self._model, Model):

@@ -322,6 +322,9 @@ ROWS |= {
         {"depth": 18, "classes": 2, "stem": "cifar", "input": (1, 8, 8), "width": 2},
         {"depth": NOTHING},
     ),
+    "networks.tabm": Row(
+        {"features": 3, "outputs": 2, "members": 2, "width": 4}, {"outputs": COUNT}
+    ),
     "networks.transformer_encoder": Row(
         {"vocabulary": 5, "length": 3, "features": 4, "heads": 2, "layers": 1, "hidden": 3},
         {"features": NOTHING},
@@ -471,7 +474,7 @@ ROWS |= {
     ),
     "Population.fit": Row(
         {"train": (X, Y), **STEP, "batch_size": 4},
-        DATA | OF_MEMBERS | {"callbacks": some("()")},
+        DATA | OF_MEMBERS | OF_CLASSES | {"callbacks": some("()"), "resume": NOTHING},
         call=fitted_together,
         words=NO_BATCHES,
     ),

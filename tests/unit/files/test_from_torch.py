@@ -28,6 +28,7 @@ TORCHVISION = {
 OTHERS = {
     "lenet": (lm.networks.lenet, "conv1 conv2 ip1 ip2"),
     "mlp": (lm.networks.mlp, "1 3 5"),
+    "tabm": (lambda: lm.networks.tabm(3, 2, members=4, width=5), "1 4 7 10"),
     "unet": (
         lambda: lm.networks.unet(input=(1, 8, 8), widths=(2, 4), batch_norm=True),
         (

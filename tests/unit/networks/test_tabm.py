@@ -34,8 +34,8 @@ def test_members_of_an_input_that_has_them():
         lm.LinearEnsemble(5)(lm.Input(3))
 
 
-def test_outputs_equal_those_of_the_package():
-    torch, tabm = pytest.importorskip("torch"), pytest.importorskip("tabm")
+def test_outputs_equal_those_of_the_package(torch):
+    tabm = pytest.importorskip("tabm")
     torch.manual_seed(0)
     theirs = tabm.TabM.make(n_num_features=8, d_out=3, d_block=24, k=16, n_blocks=2).eval()
     model = lm.from_torch(NET, theirs.state_dict())

@@ -278,6 +278,26 @@ def test_weights_of_classes_and_norms_of_gradients():
     assert histories["gradient_norm"].shape == (3, 2)
 
 
+def test_epochs_that_are_trained_together_are_those_of_fits_alone():
+    # Nothing but the history is needed between the epochs, so many are one call.
+    stopping = lm.callbacks.EarlyStopping("loss", patience=2, least_change=1e-3, restore_best=False)
+    rates, sizes = (0.001, 0.3, 0.1, 1e20, 0.5), (24, 24, 17, 24, 9)
+    options = {"epochs": 70, "callbacks": [stopping], "batch_size": 10}
+    subsets = [np.arange(size) for size in sizes]
+    made = population(5, lanes=False)
+    with pytest.warns(LaminaWarning, match="member 3 stopped"):
+        histories = fitted(made, [lm.SGD(rate) for rate in rates], subsets=subsets, **options)
+    assert len({len(history) for history in histories}) > 2
+    for number in (0, 1, 2, 4):
+        alone, data = lm.Model(NET, seed=number), (X[: sizes[number]], Y[: sizes[number]])
+        usual = {"loss": lm.MSE(), "optimizer": lm.SGD(rates[number]), "progress": False}
+        history = alone.fit(data, seed=number, **usual, **options)
+        assert history.values == histories[number].values
+        assert equal(alone.parameters(), made[number].parameters())
+    first = lm.Model(NET, seed=3)
+    assert equal(first.parameters(), made[3].parameters()) == (len(histories[3]) == 0)
+
+
 class Interrupted(lm.Callback):
     """Raises after so many epochs of a member."""
 
