@@ -71,7 +71,10 @@ def test_a_member_is_the_network_trained_alone(seed, engine):
         expected = alone.parameters() | alone.states() | history.averaged_parameters
         got = member.parameters() | member.states() | histories[k].averaged_parameters
         for name, value in expected.items():
-            assert_equal(got[name], value, engine, name)
+            # The gradient of the bias of attention's keys is 0 but for rounding, which optimizers
+            # that divide by its size amplify.
+            if isinstance(engine, HostEngine) or not name.endswith("keys.bias"):
+                assert_equal(got[name], value, engine, name)
         assert_equal(outputs[k], alone.predict(x), engine, "predictions")
         assert_equal(member.predict(x), outputs[k], engine, "predictions of the member")
 
