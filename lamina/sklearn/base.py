@@ -33,7 +33,7 @@ from lamina.learning.optimizers import Adam, Optimizer
 from lamina.learning.protocols import Loss
 from lamina.network import Network, Sequential
 from lamina.population import Population
-from lamina.sklearn.features import Features
+from lamina.sklearn.features import Features, moments
 from lamina.training.callbacks import EarlyStopping
 
 ACTIVATIONS = {
@@ -291,6 +291,5 @@ class BaseLamina(BaseEstimator):
 
 def scaling(y: Array, weights: Array | None) -> tuple[Array, Array]:
     """The mean and the deviation of numbers; 1 for a deviation of 0."""
-    mean = np.average(y, axis=0, weights=weights)
-    deviation = np.sqrt(np.average((y - mean) ** 2, axis=0, weights=weights))
+    mean, deviation = moments(y, weights)
     return mean, np.where(deviation > 0, deviation, 1.0)

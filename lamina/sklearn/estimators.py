@@ -19,7 +19,7 @@ from lamina.learning.losses.classification import CrossEntropy
 from lamina.learning.losses.regression import MSE
 from lamina.learning.protocols import Loss
 from lamina.sklearn.base import BaseLamina, scaling
-from lamina.sklearn.features import checked_targets
+from lamina.sklearn.features import required_targets
 
 
 class LaminaClassifier(ClassifierMixin, BaseLamina):
@@ -100,12 +100,7 @@ class LaminaClassifier(ClassifierMixin, BaseLamina):
         return tags
 
     def _targets(self, y: Any, inputs: Array, weights: Array | None, *, is_first: bool) -> Array:
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
-            )
-        y = checked_targets(y)
+        y = required_targets(self, y)
         check_classification_targets(y)
         several = type_of_target(y, input_name="y").startswith("multilabel")
         if not several:
@@ -214,12 +209,7 @@ class LaminaRegressor(RegressorMixin, BaseLamina):
         return tags
 
     def _targets(self, y: Any, inputs: Array, weights: Array | None, *, is_first: bool) -> Array:
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
-            )
-        y = checked_targets(y, np.float64)
+        y = required_targets(self, y, np.float64)
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
         if is_first:

@@ -51,9 +51,8 @@ class Features:
             mean = squares.mean(axis=0) if weights is None else weights @ squares / weights.sum()
             self._scale = _without_zeros(np.sqrt(np.asarray(mean).ravel()))
         else:
-            self._mean = np.average(read, axis=0, weights=weights)
-            variance = np.average((read - self._mean) ** 2, axis=0, weights=weights)
-            self._scale = _without_zeros(np.sqrt(variance))
+            self._mean, deviation = moments(read, weights)
+            self._scale = _without_zeros(deviation)
 
     def read(self, estimator: Any, X: Any) -> Any:
         """Features as an array, of the float type of the training data; float32 of a table."""
@@ -68,6 +67,22 @@ class Features:
 def _read(estimator: Any, X: Any, *, reset: bool) -> Any:
     how = {"accept_sparse": "csr", "dtype": (np.float64, np.float32), "reset": reset}
     return validate_data(estimator, X, **how)
+
+
+def moments(values: Array, weights: Array | None) -> tuple[Array, Array]:
+    """The mean and the deviation of numbers over the examples."""
+    mean = np.average(values, axis=0, weights=weights)
+    return mean, np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+
+
+def required_targets(estimator: Any, y: Any, dtype: Any = None) -> Array:
+    """`checked_targets` of an estimator that cannot do without."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    return checked_targets(y, dtype)
 
 
 def checked_targets(y: Any, dtype: Any = None) -> Array:

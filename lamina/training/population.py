@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, final
 
 import numpy as np
@@ -59,8 +60,6 @@ class PopulationTraining(TrainingSteps):
         options: the options of each member, or one for all.
     """
 
-    _rates: RatesOfMembers
-
     def __init__(
         self,
         parameters: Parameters,
@@ -75,27 +74,30 @@ class PopulationTraining(TrainingSteps):
         self.count = len(seeds)
         self._options = options if len(options) == self.count else [options[0]] * self.count
         try:
-            fields = fields_of_members(self._numbers, self._options, parameters.penalties)
+            given = self._numbers, self._options, parameters.penalties
+            self._fields = fields_of_members(*given)
         except BaseException:
             super().release()
             raise
-        leaves = leaves_of(self._numbers)
-        for name, number in leaves.items():
+        for name, number in leaves_of(self._numbers).items():
             memory = self._shared[name]
-            values = [number.with_values(own) for own in fields]
+            values = [number.with_values(own) for own in self._fields]
             memory.write(converted(np.asarray(values), memory.dtype))
-        rates: list[LearningRates] = []
-        for number, (own, each) in enumerate(zip(fields, self._options, strict=True)):
-            numbers, memories = (
-                TrainingNumbers(),
-                {n: self._shared[n].member(number) for n in leaves},
-            )
-            numbers.of(each.optimizer, "optimizer")
-            numbers.leaves = self._numbers.leaves
-            rates.append(LearningRates(numbers, memories, own))
-        self._rates = RatesOfMembers(rates)
         # The trainings of single members that somebody has asked for.
         self._members: dict[int, Training] = {}
+
+    @cached_property
+    def _rates(self) -> RatesOfMembers:
+        """Made when it is used: most trainings of many members set no rate."""
+        leaves = leaves_of(self._numbers)
+        rates: list[LearningRates] = []
+        for number, (own, each) in enumerate(zip(self._fields, self._options, strict=True)):
+            numbers = TrainingNumbers()
+            numbers.of(each.optimizer, "optimizer")
+            numbers.leaves = self._numbers.leaves
+            memories = {name: self._shared[name].member(number) for name in leaves}
+            rates.append(LearningRates(numbers, memories, own))
+        return RatesOfMembers(rates)
 
     @checked
     def member(self, number: Annotated[int, Whole(0)]) -> Training:
