@@ -146,19 +146,23 @@ class LaminaClassifier(ClassifierMixin, BaseLamina):
         Args:
             classes: all classes; needed in the first call only.
         """
-        is_first = not hasattr(self, "population_")
-        if is_first:
+        if not hasattr(self, "population_"):
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
             several = type_of_target(y).startswith("multilabel")
             self._is_multilabel, self.classes_ = several, unique_labels(classes)
             self._given_classes = True
-        elif classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
+            try:
+                return self._partial_fit(X, y, sample_weight, is_first=True)
+            finally:
+                # A later fit learns its own classes.
+                del self._given_classes
+        if classes is not None and not np.array_equal(self.classes_, unique_labels(classes)):
             raise ValueError(
                 f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
                 f"{self.classes_!r}"
             )
-        return self._partial_fit(X, y, sample_weight, is_first=is_first)
+        return self._partial_fit(X, y, sample_weight, is_first=False)
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (examples, classes); of each label on its own."""

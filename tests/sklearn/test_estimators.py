@@ -87,6 +87,8 @@ def test_fits_are_continued():
     warm = classifier(max_iter=3, warm_start=True).fit(X, Y)
     before = warm.loss_curve_[0]
     assert warm.fit(X, Y).loss_curve_[0] < before
+    assert parts.fit(X, NAMES[Y]).classes_.tolist() == NAMES.tolist()
+    parts = classifier().partial_fit(X, Y, classes=[0, 1, 2])
     with pytest.raises(ValueError, match="classes must be passed"):
         classifier().partial_fit(X, Y)
     with pytest.raises(ValueError, match="classes not in"):
