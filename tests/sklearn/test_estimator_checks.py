@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from lamina.sklearn import LaminaClassifier, LaminaEmbedding, LaminaRegressor
 
 ESTIMATORS = [LaminaClassifier(), LaminaRegressor(), LaminaEmbedding()]
-# How many there are, by the version of scikit-learn.
+# How many there are at least, by the version of scikit-learn: its mends may add some.
 COUNTS = {"1.6": 178, "1.7": 181, "1.8": 181, "1.9": 184}
 GIVEN = parametrize_with_checks(ESTIMATORS)
 CHECKS = list(GIVEN.args[1])
@@ -30,6 +30,4 @@ def test_the_checks_of_scikit_learn(estimator, check, monkeypatch):
 
 def test_no_check_is_missing():
     version = ".".join(sklearn.__version__.split(".")[:2])
-    expected = COUNTS.get(version, max(COUNTS.values()))
-    found = len(CHECKS)
-    assert found == expected if version in COUNTS else found >= expected
+    assert len(CHECKS) >= COUNTS.get(version, max(COUNTS.values()))
