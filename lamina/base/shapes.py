@@ -201,7 +201,8 @@ def converted(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _is_half(dtype: np.dtype[Any]) -> bool:
-    return dtype == float16.numpy or dtype.name == "bfloat16"
+    # NumPy's kind of bfloat16 is "V".
+    return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
 def _exactly_or_odd(array: Array) -> Array:

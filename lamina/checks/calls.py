@@ -217,6 +217,14 @@ class Interface:
         self, function: Callable[..., Result], values: Sequence[Any], options: Mapping[str, Any]
     ) -> Result:
         """Calls a function of this interface with plain values."""
+        if not self.kinds and self.is_lamina:
+            try:
+                return function(*values, **options)
+            except TypeError:
+                misfit = self.misfit(values, options)
+                if misfit is None:
+                    raise
+                raise misfit from None
         if self._fits(values, options):
             try:
                 by_position = [*map(self._read, self.positional, values)]

@@ -16,6 +16,7 @@ import numpy as np
 
 from lamina.base.cache import Sources, find, folder, keep, key_of
 from lamina.base.garbage import without_collections
+from lamina.base.remembered import remembered
 from lamina.base.shapes import DType, Size
 from lamina.base.shielded import loaded
 from lamina.errors import FileFormatError
@@ -41,6 +42,7 @@ def passes() -> Callable[..., Program]:
     return loaded(load)
 
 
+@remembered()
 @without_collections
 def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Program:
     """The program of `compile_graph`, read from the cache if it was compiled before."""

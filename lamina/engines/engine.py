@@ -297,6 +297,10 @@ class Bound:
     changes: Changes
 
 
+# A program, and the indices of the examples of each of its runs, int64 (runs, batch).
+Turn = tuple["Executable", Array]
+
+
 class Executable(Protocol):
     """A program compiled for a device, with its constants and its share of an arena.
 
@@ -333,6 +337,12 @@ class Executable(Protocol):
             An array for each recorded output, of shape (runs, *shape of the output).
         """
         ...
+
+    def run_turns(
+        self, turns: Sequence[Turn], resident: Mapping[str, Memory], recorded: Sequence[str]
+    ) -> list[dict[str, Array]]:
+        """Runs programs of one graph, this one among them, in turns: the results of each turn."""
+        return [program.run_many(resident, rows, recorded) for program, rows in turns]
 
     def begin_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]

@@ -206,7 +206,7 @@ def aligned(size: int) -> Array:
 def address_of(array: Array) -> int:
     """The address of a contiguous array, by the fastest method."""
     # NumPy does not share arrays of bfloat16, whose kind is "V", as buffers.
-    if array.flags.writeable and array.dtype.kind != "V":
+    if array.size and array.flags.writeable and array.dtype.kind != "V":
         buffer: Any = array
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     return array.ctypes.data

@@ -95,6 +95,20 @@ class CompiledProgram:
         return self.executable.run_many(resident, rows, recorded)
 
 
+def run_turns(
+    turns: Sequence[tuple[CompiledProgram, Array]],
+    resident: Mapping[str, Memory] | Streamed,
+    recorded: Sequence[str],
+) -> list[dict[str, Array]]:
+    """Runs programs of one graph in turns, each on one batch after the other of a data set."""
+    first = turns[0][0]
+    if len(turns) == 1 or isinstance(resident, Streamed):
+        return [compiled.run_many(resident, rows, recorded) for compiled, rows in turns]
+    first.lock.settle()
+    given = [(compiled.executable, rows) for compiled, rows in turns]
+    return first.executable.run_turns(given, resident, recorded)
+
+
 def compile_for_batch(
     graph: BatchGraph,
     batch: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, final
@@ -173,7 +173,8 @@ class Parameters:
             variables = self.variables | self.states
             self._names = {name: name for name in variables}
             preset = values or {}
-            first = ((n, preset[n] if n in preset else self._first_values(n)) for n in variables)
+            made = self._first_values()
+            first = ((n, preset[n] if n in preset else made(n)) for n in variables)
             self._values = _Values(engine, first, self.members)
         self._bind()
 
@@ -249,18 +250,21 @@ class Parameters:
             else "Make the layer of the largest tensor smaller.",
         )
 
-    def _first_values(self, name: str) -> Array:
-        """The initial value of a variable; of a population those of all members."""
-        records = {id(network): network.variables(self.dtype) for network in self.networks}
+    def _first_values(self) -> Callable[[str], Array]:
+        """A function from the name of a variable to its initial value; of a population to all."""
+        records = ((id(network), network.variables(self.dtype)) for network in self.networks)
+        variables = {key: record.parameters | record.states for key, record in records}
 
-        def of_member(network: Network, seed: int) -> Array:
-            record = records[id(network)]
-            return _first_value((record.parameters | record.states)[name], seed)
+        def of_member(name: str, network: Network, seed: int) -> Array:
+            return _first_value(variables[id(network)][name], seed)
 
-        if self.seeds is None:
-            return of_member(self.network, self.seed)
-        each = zip(self.networks, self.seeds.tolist(), strict=True)
-        return np.stack([of_member(network, seed) for network, seed in each])
+        def made(name: str) -> Array:
+            if self.seeds is None:
+                return of_member(name, self.network, self.seed)
+            each = zip(self.networks, self.seeds.tolist(), strict=True)
+            return np.stack([of_member(name, network, seed) for network, seed in each])
+
+        return made
 
     @property
     def penalties(self) -> list[Mapping[str, Any]]:

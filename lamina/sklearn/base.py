@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,7 @@ class BaseLamina(BaseEstimator):
         if is_first:
             how = {"standardize": self.standardize, "weights": given}
             self._features = Features(self, X, **how)
-        inputs = self._features.read(self, X)
+        inputs = self._features.take() if is_first else self._features.read(self, X)
         targets = self._targets(y, inputs, given, is_first=is_first)
         by_class = self._weights(targets)
         weights = by_class if given is None else given if by_class is None else given * by_class
@@ -240,33 +241,17 @@ class BaseLamina(BaseEstimator):
         outputs = self._outputs(data.targets)
         network = self.network
         if network is None:
-            network = self._perceptron(inputs.shape[1], outputs)
+            sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=int)).tolist()
+            how = self.activation, float(self.dropout), float(self.l2)
+            network = _perceptron(inputs.shape[1], *sizes, outputs, how=how)
         elif not isinstance(network, Network):
             network = network(inputs.shape[1], outputs)
-        how = {"seeds": self._seeds(), "dtype": inputs.dtype.name}
-        self.population_ = Population(network, self.ensemble, self.engine, **how)
+        given = {"seeds": self._seeds(), "dtype": inputs.dtype.name}
+        self.population_ = Population(network, self.ensemble, self.engine, **given)
 
     def _outputs(self, targets: Any) -> int:
         """The number of outputs of a network."""
         return targets.shape[1]
-
-    def _perceptron(self, features: int, outputs: int) -> Network:
-        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=int)).tolist()
-        if self.activation not in (*ACTIVATIONS, "identity"):
-            raise DefinitionError(
-                f"there is no activation {self.activation!r}",
-                facts=(("expected", ", ".join((*ACTIVATIONS, "identity"))),),
-                where=type(self).__name__,
-            )
-        decay = L2(self.l2) if self.l2 else None
-        layers: list[Any] = []
-        for size in sizes:
-            layers.append(Linear(size, weight_regularizer=decay))
-            if self.activation != "identity":
-                layers.append(ACTIVATIONS[self.activation]())
-            if self.dropout:
-                layers.append(Dropout(self.dropout))
-        return Sequential(Input(features), *layers, Linear(outputs, weight_regularizer=decay))
 
     def _seeds(self) -> list[int]:
         return [self._seed + number for number in range(self.ensemble)]
@@ -287,6 +272,33 @@ class BaseLamina(BaseEstimator):
         check_is_fitted(self)
         outputs = self.population_.predict(self._features.read(self, X))
         return of_outputs(outputs).mean(axis=0)
+
+
+@lru_cache(maxsize=16)
+def _perceptron(features: int, *sizes: int, how: tuple[str, float, float]) -> Network:
+    """A network of linear layers. Equal ones are one object: it is compiled once.
+
+    Args:
+        features: the inputs.
+        sizes: the hidden layers, and the outputs.
+        how: activation, dropout and the strength of L2.
+    """
+    activation, dropout, l2 = how
+    if activation not in (*ACTIVATIONS, "identity"):
+        raise DefinitionError(
+            f"there is no activation {activation!r}",
+            facts=(("expected", ", ".join((*ACTIVATIONS, "identity"))),),
+            where="hidden layers",
+        )
+    decay = L2(l2) if l2 else None
+    layers: list[Any] = []
+    for size in sizes[:-1]:
+        layers.append(Linear(size, weight_regularizer=decay))
+        if activation != "identity":
+            layers.append(ACTIVATIONS[activation]())
+        if dropout:
+            layers.append(Dropout(dropout))
+    return Sequential(Input(features), *layers, Linear(sizes[-1], weight_regularizer=decay))
 
 
 def scaling(y: Array, weights: Array | None) -> tuple[Array, Array]:

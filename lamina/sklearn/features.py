@@ -41,27 +41,35 @@ class Features:
         if is_table(X):
             validate_data(estimator, X, skip_check_array=True)
             self._coding = from_frame(X, gaps="indicator", standardise=standardize).coding
+            self._trained: Array | None = self.read(estimator, X)
             return
         read = _read(estimator, X, reset=True)
         self._dtype = read.dtype
-        if not standardize:
-            return
-        if sparse.issparse(read):
+        if standardize and sparse.issparse(read):
             squares = read.multiply(read)
             mean = squares.mean(axis=0) if weights is None else weights @ squares / weights.sum()
             self._scale = _without_zeros(np.sqrt(np.asarray(mean).ravel()))
-        else:
+        elif standardize:
             self._mean, deviation = moments(read, weights)
             self._scale = _without_zeros(deviation)
+        self._trained = self._scaled(read)
 
-    def read(self, estimator: Any, X: Any) -> Any:
+    def take(self) -> Array:
+        """The features X, as `read` returns them; they are not kept."""
+        trained, self._trained = self._trained, None
+        assert trained is not None
+        return trained
+
+    def read(self, estimator: Any, X: Any) -> Array:
         """Features as an array, of the float type of the training data; float32 of a table."""
         if self._coding is not None:
             validate_data(estimator, X, skip_check_array=True, reset=False)
             return self._coding.inputs(X)
-        read = _read(estimator, X, reset=False)
-        dense = (read.toarray() if sparse.issparse(read) else read).astype(self._dtype)
-        return ((dense - self._mean) / self._scale).astype(self._dtype)
+        return self._scaled(_read(estimator, X, reset=False))
+
+    def _scaled(self, read: Any) -> Array:
+        dense = read.toarray() if sparse.issparse(read) else read
+        return ((dense - self._mean) / self._scale).astype(self._dtype, copy=False)
 
 
 def _read(estimator: Any, X: Any, *, reset: bool) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, cast, final
 from lamina import ops
 from lamina.base.garbage import without_collections
 from lamina.base.records import frozen_dataclass
+from lamina.base.remembered import remembered
 from lamina.base.shapes import DType, float16, float32
 from lamina.checks.origin import Origin, labelled
 from lamina.errors import DefinitionError
@@ -96,6 +97,7 @@ class BatchGraph:
     hyperparameters: TrainingNumbers | None = None
 
 
+@remembered(lambda batch: batch.network)
 def inference_graph(batch: BatchSpecs) -> BatchGraph:
     """The forward pass in inference mode."""
     trace = batch.trace(training=False)
@@ -122,6 +124,7 @@ def targets_of_terms(
     return default_specs(loss, trace.outputs, network.output_names)
 
 
+@remembered(lambda batch: batch.network)
 def evaluation_graph(
     batch: BatchSpecs, loss: Loss, metrics: Sequence[Metric] = (), *, training: bool = False
 ) -> BatchGraph:

@@ -51,6 +51,8 @@ def fields_of_members(
 
 def groups_of(networks: Sequence[NetworkDefinition], dtype: DType) -> list[list[int]]:
     """The numbers of networks that have the same graphs up to the numbers in their penalties."""
+    if len(set(map(id, networks))) == 1:
+        return [list(range(len(networks)))]
     keys: dict[int, object] = {}
     groups: dict[object, list[int]] = {}
     for number, network in enumerate(networks):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from lamina import ops
 from lamina.base.garbage import without_collections
 from lamina.base.records import frozen_dataclass
+from lamina.base.remembered import remembered
 from lamina.base.shapes import DType, float32, int64
 from lamina.checks.origin import Origin, labelled
 from lamina.graph import Graph, Tensor, leaf, rebuild, rewrite, topological
@@ -113,6 +114,7 @@ def _sums(traced: Differentiable, examples: Tensor) -> list[_Sums]:
     return sums
 
 
+@remembered(lambda batch: batch.network)
 @without_collections
 def step_graphs(
     batch: BatchSpecs, options: TrainingOptions, *, divided: bool

@@ -32,7 +32,7 @@ from lamina.learning.objective import TERMS, Objective, TargetCheck
 from lamina.learning.protocols import Loss, Spec
 from lamina.learning.weighting import check_weights
 from lamina.program.program import Program
-from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
+from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch, run_turns
 from lamina.runtime.feeds import Feed
 from lamina.runtime.index_checks import check_indices, index_checks
 from lamina.runtime.memories import release_all
@@ -81,8 +81,8 @@ class Recorded:
                 name: values[kept if name in self.kept else rows]
                 for name, values in self.statistics.items()
             }
-            given = {"losses": self.losses[rows], "examples": self.examples[rows]}
-            parts.append(replace(self, statistics=statistics, **given))
+            given = self.losses[rows], self.examples[rows], statistics, self.terms, self.kept
+            parts.append(Recorded(*given))
         return parts
 
     @property
@@ -340,38 +340,50 @@ class BatchRunner(Named):
         """The batches that programs run for some batches."""
         return batches
 
-    def _run_batches(self, resident: Examples, rows: Array) -> Recorded:
-        """Runs the program on batches, int64 (batches, batch size), in order."""
+    def _run_batches(self, resident: Examples, *turns: Array) -> Recorded:
+        """Runs programs on batches of several sizes, int64 (batches, batch size) each, in order."""
         with self._lock.mutex:
             self._require_alive()
-            compiled = self._program(rows.shape[-1])
-            names = [name for name, _ in compiled.program.outputs]
-            outputs = self._run_many(compiled, resident, rows, names)
-        examples = np.full(rows.shape[-2], rows.shape[-1], np.int64)
-        losses = outputs.pop("loss")
-        objective = self._objective()
+            programs = [self._program(rows.shape[-1]) for rows in turns]
+            names = [name for name, _ in programs[0].program.outputs]
+            results = self._run_turns(list(zip(programs, turns, strict=True)), resident, names)
+        counts = [rows.shape[-2] for rows in turns]
+        examples = np.repeat(np.array([rows.shape[-1] for rows in turns], np.int64), counts)
+        objective, axis = self._objective(), results[0]["loss"].ndim - 1
         for name in objective.kept:
-            shape = outputs[name].shape
-            outputs[name] = outputs[name].reshape(*losses.shape[:-1], -1, *shape[losses.ndim + 1 :])
+            # All rows of a turn.
+            for outputs in results:
+                shape = outputs[name].shape
+                outputs[name] = outputs[name].reshape(*shape[:axis], -1, *shape[axis + 2 :])
+        outputs = results[0]
+        if len(turns) > 1:
+            outputs = {n: np.concatenate([each[n] for each in results], axis) for n in names}
+        losses = outputs.pop("loss")
         return Recorded(losses, examples, outputs, objective.terms, objective.kept)
 
-    def _run_many(
-        self, compiled: CompiledProgram, resident: Examples, rows: Array, names: Sequence[str]
-    ) -> dict[str, Array]:
-        """Runs a program on batches: its outputs, with an axis of members before that of batches.
+    def _run_turns(
+        self,
+        turns: Sequence[tuple[CompiledProgram, Array]],
+        resident: Examples,
+        names: Sequence[str],
+    ) -> list[dict[str, Array]]:
+        """Runs programs on batches: their outputs, with an axis of members before that of batches.
 
         With rows of their own, the running members have those of their positions.
         """
         members, count = self._running, self._parameters.members
         if members is None or count is None:
-            return compiled.run_many(resident, rows, names)
-        compiled.executable.activate(members)
-        if self._own_inputs and len(members) < count:
-            every = np.zeros((count, *rows.shape[1:]), np.int64)
-            every[members] = rows
-            rows = every
-        outputs = compiled.run_many(resident, rows, names)
-        return {name: values[members] for name, values in outputs.items()}
+            return run_turns(turns, resident, names)
+        given: list[tuple[CompiledProgram, Array]] = []
+        for compiled, rows in turns:
+            compiled.executable.activate(members)
+            every = rows
+            if self._own_inputs and len(members) < count:
+                every = np.zeros((count, *rows.shape[1:]), np.int64)
+                every[members] = rows
+            given.append((compiled, every))
+        each = run_turns(given, resident, names)
+        return [{name: values[members] for name, values in outputs.items()} for outputs in each]
 
     @property
     def statistics(self) -> frozenset[str]:

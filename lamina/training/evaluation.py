@@ -17,6 +17,7 @@ from lamina.data.stream import STEP_EXAMPLES
 from lamina.learning.protocols import Loss, Metric
 from lamina.runtime import Parameters
 from lamina.runtime.feeds import Stopped
+from lamina.runtime.streaming import Streamed
 from lamina.step.derive import GRADIENT_NORM, evaluation_graph
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
 from lamina.training.epochs import ALL_FINITE, batches_of_rows, fault_of
@@ -144,6 +145,8 @@ class Evaluation(BatchRunner):
     def run(self, resident: Examples, examples: int) -> Recorded:
         """Evaluates all examples of an uploaded data set, in their order."""
         groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
+        if not isinstance(resident, Streamed):
+            return self._run_batches(resident, *groups)
         return joined([self._run_batches(*group) for group in self.in_order(resident, groups)])
 
     def run_members(
@@ -165,7 +168,7 @@ class Evaluation(BatchRunner):
             of_group: list[int] = group.tolist()
             rows = np.stack([subsets[number] for number in of_group])
             groups = batches_of_rows(rows, self.batch_size)
-            recorded = joined([self._run_batches(resident, batches) for batches in groups])
+            recorded = self._run_batches(resident, *groups)
             recorded_of |= {n: recorded.of_member(at) for at, n in enumerate(of_group)}
         return recorded_of
 

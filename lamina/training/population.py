@@ -18,7 +18,7 @@ from lamina.data.dataset import Data
 from lamina.errors import DefinitionError, ShapeError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime.parameters import Parameters
-from lamina.runtime.streaming import Examples
+from lamina.runtime.streaming import Examples, Streamed
 from lamina.step.derive import TrainingNumbers
 from lamina.step.member_numbers import fields_of_members, leaves_of
 from lamina.step.names import as_arrays
@@ -263,7 +263,8 @@ class PopulationTraining(TrainingSteps):
             batches: their batches, as arrays (members, batches, batch size) of examples.
         """
         self._running = members
-        return self.pieces(((resident, rows) for rows in batches), interrupt)
+        groups = ((resident, rows) for rows in batches)
+        return self.pieces(groups, interrupt, are_there=not isinstance(resident, Streamed))
 
 
 def equal_members(values: Sequence[int] | Array) -> list[Array]:

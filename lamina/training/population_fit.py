@@ -353,8 +353,9 @@ class PopulationFit:
         each = self.subsets
         subsets = None if each is None else np.stack([each[number] for number in numbers])
         for positions in batches:
-            shape = len(numbers), *positions.shape[-2:]
-            rows = np.broadcast_to(positions, shape)
+            rows, shape = positions, (len(numbers), *positions.shape[-2:])
+            if rows.shape != shape:
+                rows = np.broadcast_to(rows, shape)
             if subsets is not None:
                 rows = np.take_along_axis(subsets, rows.reshape(len(numbers), -1), 1).reshape(shape)
             yield rows

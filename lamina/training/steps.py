@@ -130,33 +130,42 @@ class TrainingSteps(BatchRunner):
             )
 
     def pieces(
-        self, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt
+        self,
+        groups: Iterable[tuple[Examples, Array]],
+        interrupt: Interrupt,
+        *,
+        are_there: bool = False,
     ) -> Iterator[Recorded]:
         """Trains on rows of uploaded examples, given as arrays (batches, batch size).
 
         Yields about every 50 ms the losses and metrics of the batches since the last time. After
         Ctrl-C it ends early, between two training steps.
+
+        Args:
+            are_there: whether all groups are rows of the same examples, which are there, so that
+                batches of several sizes may be run together.
         """
         self._require_alive()
-        for resident, rows in groups:
-            done = 0
-            while done < rows.shape[-2]:
-                if interrupt.is_ending:
-                    return
-                started = time.perf_counter()
-                piece = self._run_batches(resident, rows[..., done : done + self._at_once, :])
-                seconds = max(time.perf_counter() - started, 1e-6)
-                steps = piece.losses.shape[-1]
-                done += steps
-                if steps == self._at_once or seconds > PIECE_SECONDS:
-                    fitting = int(steps * PIECE_SECONDS / seconds)
-                    self._at_once = max(1, min(fitting, 2 * steps))
-                yield piece
+        together = are_there and self._accumulation is None
+        given, rest = iter(groups), list[tuple[Examples, Array]]()
+        while not interrupt.is_ending:
+            resident, turns = _taken(given, rest, self._at_once, together=together)
+            if not turns:
+                return
+            started = time.perf_counter()
+            piece = self._run_batches(resident, *turns)
+            seconds = max(time.perf_counter() - started, 1e-6)
+            steps = piece.losses.shape[-1]
+            if steps == self._at_once or seconds > PIECE_SECONDS:
+                fitting = int(steps * PIECE_SECONDS / seconds)
+                self._at_once = max(1, min(fitting, 2 * steps))
+            yield piece
 
-    def _run_batches(self, resident: Examples, rows: Array) -> Recorded:
+    def _run_batches(self, resident: Examples, *turns: Array) -> Recorded:
         divided = self._accumulation
         if divided is None:
-            return super()._run_batches(resident, rows)
+            return super()._run_batches(resident, *turns)
+        (rows,) = turns
         with self._lock.mutex:
             return divided.run(rows, partial(super()._run_batches, resident))
 
@@ -231,3 +240,32 @@ class TrainingSteps(BatchRunner):
                 divided.update.executable.release()
             super().release()
             self._slots = {}
+
+
+def _taken(
+    given: Iterator[tuple[Examples, Array]],
+    rest: list[tuple[Examples, Array]],
+    steps: int,
+    *,
+    together: bool,
+) -> tuple[Any, list[Array]]:
+    """The batches of at most so many training steps.
+
+    Args:
+        together: whether they may be those of several groups.
+        rest: a group that was taken in part, if there is one; changed.
+    """
+    resident, turns = None, list[Array]()
+    while steps and (together or not turns):
+        group = rest.pop() if rest else next(given, None)
+        if group is None:
+            break
+        resident, rows = group
+        taken = rows[..., :steps, :]
+        if rows.shape[-2] > steps:
+            rest.append((resident, rows[..., steps:, :]))
+        steps -= taken.shape[-2]
+        if turns and turns[-1].shape[-1] == taken.shape[-1]:
+            taken = np.concatenate((turns.pop(), taken), axis=-2)
+        turns.append(taken)
+    return resident, turns

@@ -27,6 +27,7 @@ from lamina.runtime.index_checks import check_indices
 from lamina.runtime.memories import read_all
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
+from lamina.runtime.streaming import Streamed
 from lamina.step.derive import RATE
 from lamina.step.loss_scaling import SCALE, SKIPPED
 from lamina.training.batches import joined
@@ -273,7 +274,8 @@ class Training(TrainingSteps):
         orders = orders_by(self.engine, len(data), seed)
         batches = batches_after(len(data), size, done, steps, orders, drop_last=drop_last)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
-            pieces = list(self.pieces(self.in_order(resident, batches), interrupt))
+            groups, are_there = self.in_order(resident, batches), not isinstance(resident, Streamed)
+            pieces = list(self.pieces(groups, interrupt, are_there=are_there))
         return joined(pieces).losses
 
     def _run_stream(self, stream: Stream, steps: int, seed: int, *, drop_last: bool) -> Array:

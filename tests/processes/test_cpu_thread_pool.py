@@ -243,6 +243,33 @@ def test_helpers_stay_awake_while_one_thread_is_tried(monkeypatch):
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("window", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_jobs_are_run_in_turns(threads, window, own_pool, monkeypatch):
+    monkeypatch.setattr(pools, "pool", lambda: own_pool)
+    log, written = np.zeros(64, np.int64), np.zeros(1, np.int64)
+    made = []
+    for number in (1, 2):
+        module = Module(fused=False)
+        with each_item(module, "note") as (code, table, _):
+            entries, count = (code.load(code.offset(table, n, "ptr"), POINTER) for n in range(2))
+            place = code.load(count, I64)
+            code.store(number, code.offset(entries, place, "i64"))
+            code.store(place + 1, count)
+        kernels, phases = [Kernel(0, 0, 1, 1, 1, 0)], [Phase(0, 1, threads > 1)]
+        made.append(made_job(module, ("note",), kernels, phases, threads, log, written))
+    (_first, long), (_second, short) = made
+    long.set_runs(np.zeros((8, 1), np.int64), (), ())
+    short.set_runs(np.zeros((4, 1), np.int64), (), ())
+    if threads > 1:
+        # A window of one tick ends after every run.
+        monkeypatch.setattr(Job, "_choose", lambda job, _: job._words.__setitem__(ELAPSED, 0))
+        long._words[WINDOW_TICKS] = window
+    long.run_turns([(long, 2), (short, 1)] * 4)
+    assert log[:12].tolist() == [1, 1, 2] * 4
+    assert written[0] == 12
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_no_run_begins_after_the_end_of_the_window(alone, own_pool, monkeypatch):
     monkeypatch.setattr(pools, "pool", lambda: own_pool)
@@ -440,8 +467,8 @@ def test_the_native_loop_takes_rows_and_records_results(size, threads):
     _library, job = made_job(module, ("program",), kernels, phases, threads, batch, result)
     job.set_runs(
         rows,
-        [(data.ctypes.data, batch.ctypes.data, size)],
-        [(result.ctypes.data, record.ctypes.data, result.nbytes)],
+        [(data.ctypes.data, batch.ctypes.data, size, 0, 0, 1)],
+        [(result.ctypes.data, record.ctypes.data, result.nbytes, 0, 0, 1)],
     )
     job.run()
     np.testing.assert_array_equal(record, data[rows])

@@ -200,7 +200,7 @@ def test_a_training_cannot_be_run_after_an_interrupted_release():
     model = lm.Model(network())
     training = training_of(model)
     training.step(X, X)
-    with patch.object(llvm.Library, "release", interrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(HostArena, "leave", interrupt), pytest.raises(KeyboardInterrupt):
         training.release()
     with pytest.raises(lm.errors.ReleasedError):
         training.step(X, X)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from lamina.base.shapes import Array, DType
 from lamina.engines import machine_memory
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     from lamina.engines.simd.decide.schedule import ProgramSchedule
 
 
-# Orders of fewer examples are made in NumPy.
+# The first orders of a process, up to so many examples together, are made in NumPy.
 _MANY_EXAMPLES = 1 << 14
 
 
 @final
 class CpuEngine(HostEngine):
     """Compiles programs for the processor on which it runs."""
+
+    # The examples of all orders that were asked for.
+    _ordered: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self.processor = host()
@@ -101,7 +104,8 @@ class CpuEngine(HostEngine):
         return text if language == "llvm" else llvm.listing(text, self.processor)
 
     def permutations(self, count: int, seeds: Array, numbers: Array, stream: int) -> Array:
-        if count * len(seeds) < _MANY_EXAMPLES:
+        CpuEngine._ordered += count * len(seeds)
+        if CpuEngine._ordered < _MANY_EXAMPLES:
             return super().permutations(count, seeds, numbers, stream)
         # Imported only here: it takes as long as making so many orders in NumPy.
         from lamina.engines.cpu.run.orders import permutations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import count
 from typing import Any, TypeVar, final
@@ -70,7 +70,8 @@ class Library:
             _thread_call(lambda: _unload(self.number))
 
 
-def host_target() -> tuple[str, dict[str, bool], str]:
+@cache
+def host_target() -> tuple[str, Mapping[str, bool], str]:
     """LLVM's name of this processor, its features and whether they are there, and the triple."""
     return _thread_call(
         lambda: (

@@ -59,7 +59,8 @@ def host() -> HostProcessor:
         EngineError: if LAMINA_THREADS or LAMINA_VECTORS has a value that this machine does not
             support.
     """
-    name, flags, triple = llvm.host_target()
+    name, features, triple = llvm.host_target()
+    flags = dict(features)
     description = _description() or name
     present = {flag for flag, there in flags.items() if there}
     refused = ""
@@ -142,6 +143,7 @@ def _threads() -> int:
     return min(usable_cores(), max(int(limit), 1)) if limit.isdecimal() else usable_cores()
 
 
+@cache
 def _caches() -> tuple[int, int, int]:
     """The sizes of the data caches, in bytes."""
     sizes: dict[int, int] = {}
@@ -157,6 +159,7 @@ def _caches() -> tuple[int, int, int]:
     return sizes.get(1, _LEVEL1_BYTES), sizes.get(2, _LEVEL2_BYTES), sizes.get(3, 0)
 
 
+@cache
 def _description() -> str:
     """The vendor's name of the processor; empty if the system does not report it."""
     try:

@@ -97,7 +97,9 @@ class Hooks:
     def call(self, name: str, fit: RunningFit, *further: Any) -> None:
         """Calls the hooks of this name, which return nothing."""
         for callback in self._objects:
-            getattr(callback, name)(fit, *further)
+            # A fit may have thousands of members, and of epochs.
+            if getattr(type(callback), name) is not getattr(Callback, name):
+                getattr(callback, name)(fit, *further)
 
     def epoch_ends(self, fit: RunningFit) -> None:
         """Calls the hooks of the same name; one that returns True ends the fit."""

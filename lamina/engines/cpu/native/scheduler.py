@@ -56,13 +56,16 @@ SLOT_BYTES = 64
 _THREADS_SHIFT, _CHUNKS_SHIFT = 48, 24
 assert MOST_CHUNKS < 1 << _CHUNKS_SHIFT
 MOST_THREADS = 1024
+# The words of a turn of `run_turns`.
+TURN_WORDS = 3
 
 
 def emit_scheduler(waiting: Waiting) -> Module:
     """The module that exports the functions of EXPORTED.
 
-    `run_job(state, job)` does runs of a job, alone or together with helpers; `help(state, thread)`
-    makes the calling thread a helper, until `leave(state, threads)` dismisses all of them.
+    `run_job(state, job)` does runs of a job, alone or together with helpers, and
+    `run_turns(state, turns, count)` those of several jobs in turns; `help(state, thread)` makes the
+    calling thread a helper, until `leave(state, threads)` dismisses all of them.
     `gather(job, thread, first, last)` and `gather_members` are kernels that copy the examples of a
     run; `run_members(section, thread, first, last)` is one that runs jobs;
     `read_ticks(address)` reads the processor's counter.
@@ -80,6 +83,7 @@ def emit_scheduler(waiting: Waiting) -> Module:
     _emit_wait(module, waiting)
     _emit_join(module, waiting.machine)
     _emit_run_job(module, waiting.machine)
+    _emit_run_turns(module)
     emit_run_members(module)
     code = module.function("help", (_STATE, _THREAD), internal=False)
     state, thread = code.parameters
@@ -90,7 +94,10 @@ def emit_scheduler(waiting: Waiting) -> Module:
     return module
 
 
-EXPORTED = ("run_job", "help", "leave", "gather", "gather_members", "run_members", "read_ticks")
+EXPORTED = (
+    *("run_job", "run_turns", "help", "leave", "gather", "gather_members", "run_members"),
+    "read_ticks",
+)
 
 _STATE, _JOB, _THREAD = ("state", POINTER), ("job", POINTER), ("thread", I64)
 
@@ -375,6 +382,32 @@ def _emit_run_job(module: Module, machine: str) -> None:
     set_word(code, job, jobs.ELAPSED, word_of(code, job, jobs.ELAPSED) + spent)
     runs = word_of(code, job, jobs.RUN) - word_of(code, job, jobs.FIRST_RUN)
     set_word(code, job, jobs.DONE, word_of(code, job, jobs.DONE) + runs)
+
+
+def _emit_run_turns(module: Module) -> None:
+    """`run_turns(state, turns, count)`: does runs of jobs in turns, until a window of runs ends.
+
+    The first word of `turns` is the number of turns that are done. Then each turn has TURN_WORDS:
+    its job, the first of its runs that are not done, and the run after its last.
+    """
+    parameters = (_STATE, ("turns", POINTER), ("count", I64))
+    code = module.function("run_turns", parameters, internal=False)
+    state, turns, count = code.parameters
+    with code.forever() as after:
+        number = code.load(turns, I64)
+        code.leave_when(number >= count, after)
+        turn = code.offset(turns, number * TURN_WORDS + 1, "i64")
+        job, last = word_of(code, turn, 0, POINTER), word_of(code, turn, 2)
+        set_word(code, job, jobs.FIRST_RUN, word_of(code, turn, 1))
+        set_word(code, job, jobs.RUNS, last)
+        code.call_void("run_job", state, job)
+        run = word_of(code, job, jobs.RUN)
+        set_word(code, turn, 1, run)
+        is_done = run.equals(last)
+        code.store(code.select(is_done, number + 1, number), turns)
+        window = word_of(code, job, jobs.WINDOW_TICKS)
+        is_over = window.differs(0) & (word_of(code, job, jobs.ELAPSED) >= window)
+        code.leave_when(is_over | (is_done ^ True), after)
 
 
 def _emit_leave(module: Module) -> None:

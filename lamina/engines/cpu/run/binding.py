@@ -5,17 +5,23 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from lamina.base.remembered import remembered
 from lamina.base.shapes import Array
+from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.llvm import Library, load
 from lamina.engines.cpu.native.jobs import Entry, Layout, exported_name
+from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.thread_pool import Job
 from lamina.engines.host import aligned
 from lamina.engines.simd.processor import whole_lines
 from lamina.program.program import Program
+
+if TYPE_CHECKING:
+    from lamina.engines.simd.decide.schedule import ProgramSchedule
 
 
 @final
@@ -37,6 +43,18 @@ class NativeCode:
         """The addresses of the functions of a job's kernels."""
         address = self.library.addresses[exported_name(name)]
         return list((ctypes.c_uint64 * self.entries[name].functions).from_address(address))
+
+
+@remembered()
+def native_code(
+    program: Program,
+    processor: HostProcessor,
+    schedule: ProgramSchedule | None = None,
+    *,
+    timed: bool = False,
+) -> NativeCode:
+    """The loaded code of a program, which all its executables share."""
+    return NativeCode(*compile_program(program, processor, schedule, timed=timed))
 
 
 @final

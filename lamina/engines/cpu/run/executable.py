@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeVar, cast, final
 
 import numpy as np
 
 from lamina.base.shapes import Array
 from lamina.engines import machine_memory
-from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.processor import HostProcessor
-from lamina.engines.cpu.run.binding import Binding, NativeCode
-from lamina.engines.cpu.run.thread_pool import ticks_per_second
-from lamina.engines.engine import Bound, Changes, Executable, Memory
+from lamina.engines.cpu.run.binding import Binding, native_code
+from lamina.engines.cpu.run.thread_pool import Words, ticks_per_second
+from lamina.engines.engine import Bound, Changes, Executable, Memory, Turn
 from lamina.engines.host import HostArena, address_of, host_array, host_memory
 from lamina.engines.room import Need, needs_of_program, require_room
 from lamina.program.program import Program
@@ -27,6 +26,30 @@ if TYPE_CHECKING:
 COPIED_BYTES = 4096
 # Kinds of buffers in memory outside of a program, which exists longer than the program.
 OUTSIDE = ("parameter", "state")
+
+
+Runner = TypeVar("Runner", bound=Executable)
+
+
+def joined_turns(turns: Sequence[tuple[Runner, Array]]) -> dict[Runner, Array]:
+    """The runs of each program in some turns, along the axis before the last."""
+    rows: dict[Runner, list[Array]] = {}
+    for program, own in turns:
+        rows.setdefault(program, []).append(own)
+    return {program: np.concatenate(each, axis=-2) for program, each in rows.items()}
+
+
+def divided_turns(
+    turns: Sequence[tuple[Runner, Array]], kept: Mapping[Runner, Mapping[str, Array]], axis: int = 0
+) -> list[dict[str, Array]]:
+    """The results of each turn, from those of all runs of each program along an axis."""
+    ended, results = dict.fromkeys(kept, 0), list[dict[str, Array]]()
+    for program, rows in turns:
+        runs = slice(ended[program], ended[program] + rows.shape[-2])
+        ended[program] = runs.stop
+        places = (*(slice(None),) * axis, runs)
+        results.append({name: values[places] for name, values in kept[program].items()})
+    return results
 
 
 @final
@@ -86,16 +109,15 @@ class CpuProgram(Executable):
         *,
         timed: bool = False,
     ) -> None:
-        layout, text = compile_program(program, processor, schedule, timed=timed)
+        self._code = native_code(program, processor, schedule, timed=timed)
         require_room(
             "this program needs",
-            (*needs_of_program(program), Need("workspaces", layout.total_bytes)),
+            (*needs_of_program(program), Need("workspaces", self._code.layout.total_bytes)),
             machine_memory.available_bytes,
             reused=arena.bytes,
             where="cpu",
             advice="Take a smaller batch, or fewer threads: LAMINA_THREADS=1.",
         )
-        self._code = NativeCode(layout, text)
         self._program = program
         outside = [buffer for kind in OUTSIDE for buffer in program.of_kind(kind)]
         arrays = {buffer.name: host_array(memories[buffer.name]) for buffer in outside}
@@ -112,6 +134,11 @@ class CpuProgram(Executable):
         # The inputs of a single run that are copied, and those that are read in place.
         self._inputs = self._program.of_kind("input")
         self._staging, self._table = self._binding.staging, self._binding.table
+        # Addresses and bytes: of an example of each input, of each result.
+        staged = ((array, array.shape[:1]) for array in self._staging)
+        self._gathered = [(a.ctypes.data, a.nbytes // max((1, *batch))) for a, batch in staged]
+        results = self._outputs.items()
+        self._recorded = {name: (array.ctypes.data, array.nbytes) for name, array in results}
         # Inputs that are also results must exist longer than the run.
         returned = {buffer for _, buffer in self._program.outputs}
         # The number of the input, and its staging array or its entries in the table.
@@ -134,10 +161,7 @@ class CpuProgram(Executable):
     def _run(self) -> None:
         watch = self._watch
         if self._load is not None:
-            count = watch.count
-            if count != self._loaded:
-                self._load.run()
-                self._loaded = count
+            self._pack()
         if watch.changes_memories:
             # Done before the run: after Ctrl-C during the run, no code after it is executed.
             watch.begin()
@@ -148,26 +172,60 @@ class CpuProgram(Executable):
         if watch.changes_memories:
             watch.end()
 
+    def _pack(self) -> None:
+        """Packs operands if memories have changed."""
+        count = self._watch.count
+        if self._load is not None and count != self._loaded:
+            self._load.run()
+            self._loaded = count
+
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
+        kept = self._set_runs(resident, rows, recorded)
+        if len(rows):
+            self._run()
+        return kept
+
+    def run_turns(
+        self, turns: Sequence[Turn], resident: Mapping[str, Memory], recorded: Sequence[str]
+    ) -> list[dict[str, Array]]:
+        programs = cast(Sequence[tuple[CpuProgram, Array]], turns)
+        kept = {
+            program: program._set_runs(resident, rows, recorded)
+            for program, rows in joined_turns(programs).items()
+        }
+        watch = self._watch
+        for program in kept:
+            program._pack()
+        if watch.changes_memories:
+            # As in `_run`.
+            watch.begin()
+            for program in kept:
+                program._loaded += len(watch.changes)
+        self._job.run_turns([(program._job, len(rows)) for program, rows in programs])
+        if watch.changes_memories:
+            watch.end()
+        return divided_turns(programs, kept)
+
+    def _set_runs(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> dict[str, Array]:
+        """Sets the runs of the job: the arrays that get their results."""
         rows = np.ascontiguousarray(rows, np.int64)
-        inputs: list[tuple[int, int, int]] = []
-        for buffer, staging in zip(self._inputs, self._staging, strict=True):
-            source = host_array(resident[buffer.name])
-            inputs.append((source.ctypes.data, staging.ctypes.data, staging[:1].nbytes))
-        kept: dict[str, Array] = {}
-        outputs: list[tuple[int, int, int]] = []
-        for name in recorded:
-            array = self._outputs[name]
-            kept[name] = np.empty((len(rows), *array.shape), array.dtype)
-            outputs.append((array.ctypes.data, kept[name].ctypes.data, array.nbytes))
-        if not len(rows):
-            return kept
+        inputs: list[Words] = []
+        for buffer, staging in zip(self._inputs, self._gathered, strict=True):
+            source = host_array(resident[buffer.name]).ctypes.data
+            inputs.append((source, *staging, 0, 0, 1))
+        arrays = ((name, self._outputs[name]) for name in recorded)
+        kept = {n: np.empty((len(rows), *array.shape), array.dtype) for n, array in arrays}
+        outputs: list[Words] = []
+        for name, array in kept.items():
+            address, size = self._recorded[name]
+            outputs.append((address, address_of(array), size, 0, 0, 1))
         for number, entries in self._read_in_place:
             self._table[entries] = self._staging[number].ctypes.data
         self._job.set_runs(rows, inputs, outputs)
-        self._run()
         return kept
 
     def step_seconds(self) -> Array:
@@ -196,7 +254,6 @@ class CpuProgram(Executable):
         return self._outputs[name].item()
 
     def release(self) -> None:
-        self._code.library.release()
         self._arena.leave(self)
         self._binding.release()
         self._outputs, self._staging, self._copied = {}, [], []

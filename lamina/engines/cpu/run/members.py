@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, cast, final
 
 import numpy as np
 
 from lamina.base.shapes import Array, float32, size_of
 from lamina.engines import machine_memory
-from lamina.engines.cpu.compilation import compile_program
 from lamina.engines.cpu.native import members as native_members
 from lamina.engines.cpu.native.jobs import Entry, Kernel, Phase
 from lamina.engines.cpu.processor import HostProcessor
-from lamina.engines.cpu.run.binding import Binding, NativeCode
-from lamina.engines.cpu.run.executable import OUTSIDE, Watch
-from lamina.engines.cpu.run.thread_pool import Job, native, ticks_per_second
+from lamina.engines.cpu.run.binding import Binding, native_code
+from lamina.engines.cpu.run.executable import OUTSIDE, Watch, divided_turns, joined_turns
+from lamina.engines.cpu.run.thread_pool import Job, Words, native, ticks_per_second
 from lamina.engines.cpu.target import CPU
-from lamina.engines.engine import Executable, Grouping, Members, Memory
-from lamina.engines.host import HostArena, host_array
+from lamina.engines.engine import Executable, Grouping, Members, Memory, Turn
+from lamina.engines.host import HostArena, address_of, host_array
 from lamina.engines.room import Need, require_room
 from lamina.engines.simd.decide.program import expected_cycles
 from lamina.engines.simd.processor import whole_lines
-from lamina.program.program import Program
+from lamina.program.program import Buffer, Program
 from lamina.program.steps import writes_of
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ class CpuMembers(Executable):
         self._threads = grouping.at_once
         self._in_turn = self._threads == 1 < processor.threads
         inner = processor if self._in_turn else replace(processor, threads=1)
-        layout, text = compile_program(program, inner, schedule, timed=timed)
-        self._code = NativeCode(layout, text)
+        self._code = native_code(program, inner, schedule, timed=timed)
         self._memories = {
             buffer.name: host_array(memories[buffer.name])
             for kind in OUTSIDE
@@ -86,7 +84,7 @@ class CpuMembers(Executable):
             for _ in range(self._threads)
         ]
         each = self._bindings[0].bytes + grouping.copied_bytes
-        workspaces = Need("workspaces", self._threads * layout.total_bytes)
+        workspaces = Need("workspaces", self._threads * self._code.layout.total_bytes)
         require_room(
             "this program needs",
             (*grouping.needs(), workspaces),
@@ -106,6 +104,7 @@ class CpuMembers(Executable):
 
     def move_to(self, block: Array) -> None:
         self._outside: list[Array] = []
+        self._entries: list[_Entries] = []
         for number, binding in enumerate(self._bindings):
             rest = block[number * self._each : (number + 1) * self._each]
             copies: dict[str, Array] = {}
@@ -129,9 +128,12 @@ class CpuMembers(Executable):
                 for name, array in self._memories.items()
                 for entry in binding.entries(name)
             ]
-            self._placed = np.array(directed, np.uint64).reshape(-1, 3).T
+            self._placed = np.array(directed, np.int64).reshape(-1, 3).T
+            self._directed_to: int | None = None
             load = 0 if binding.load is None else binding.load.address
             self._places[number] = load, binding.job.address, words.ctypes.data, len(words)
+            lanes = self._lanes if self._members.own_inputs else 1
+            self._entries.append(_Entries(binding, self._inputs, self._outputs, lanes))
 
     def _directed(self, binding: Binding, name: str) -> list[int]:
         """The address of a buffer's copy, or those of its entries in the table."""
@@ -177,66 +179,63 @@ class CpuMembers(Executable):
             rows = np.ascontiguousarray(rows)
         return self._run(data, rows, recorded)
 
+    def run_turns(
+        self, turns: Sequence[Turn], resident: Mapping[str, Memory], recorded: Sequence[str]
+    ) -> list[dict[str, Array]]:
+        if not self._in_turn:
+            return super().run_turns(turns, resident, recorded)
+        programs = cast(Sequence[tuple[CpuMembers, Array]], turns)
+        rows = joined_turns(programs)
+        kept = {program: program._kept(own.shape[-2], recorded) for program, own in rows.items()}
+        data = [host_array(resident[buffer.name]) for buffer in self._inputs]
+        if self._watch.changes_memories:
+            self._watch.begin()
+        jobs = [(program._bindings[0].job, own.shape[-2]) for program, own in programs]
+        for member in self._active.tolist():
+            for program, own in rows.items():
+                program._set_member(member, data, own, kept[program])
+            self._bindings[0].job.run_turns(jobs)
+        if self._watch.changes_memories:
+            self._watch.end()
+        return divided_turns(programs, kept, axis=1)
+
+    def _kept(self, runs: int, recorded: Sequence[str]) -> dict[str, Array]:
+        """Arrays for the results of so many runs."""
+        count = self._members.count
+        outputs = ((name, self._outputs[name]) for name in recorded)
+        return {n: np.zeros((count, runs, *b.shape), b.dtype.numpy) for n, b in outputs}
+
     def _run(self, data: Sequence[Array], rows: Array, recorded: Sequence[str]) -> dict[str, Array]:
-        count, runs = self._members.count, rows.shape[-2]
-        kept = {
-            name: np.zeros(
-                (count, runs, *self._outputs[name].shape), self._outputs[name].dtype.numpy
-            )
-            for name in recorded
-        }
-        if not runs:
+        kept = self._kept(rows.shape[-2], recorded)
+        if not rows.shape[-2]:
             return kept
         if self._watch.changes_memories:
             self._watch.begin()
         if self._in_turn:
-            self._run_in_turn(data, rows, kept)
+            for member in self._active.tolist():
+                self._set_member(member, data, rows, kept)
+                self._bindings[0].job.run()
         else:
-            for binding in self._bindings:
-                given = self._entries(binding, data, kept)
-                binding.job.set_runs(rows, *given, self._lanes)
+            for binding, given in zip(self._bindings, self._entries, strict=True):
+                binding.job.set_runs(rows, *given.filled(data, kept), self._lanes)
             self._job.run()
         if self._watch.changes_memories:
             self._watch.end()
         return kept
 
-    def _entries(
-        self, binding: Binding, data: Sequence[Array], kept: Mapping[str, Array]
-    ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """The entries of a job for its inputs and its recorded outputs."""
-        inputs: list[tuple[int, ...]] = []
-        for buffer, source, staging in zip(self._inputs, data, binding.staging, strict=True):
-            example = buffer.bytes // buffer.shape[0]
-            of_member = source.strides[0] if source.ndim > len(buffer.shape) else 0
-            width, places = buffer.dtype.itemsize, self._lanes if self._members.own_inputs else 1
-            addresses = source.ctypes.data, staging.ctypes.data
-            inputs.append((*addresses, example, of_member, width, places))
-        outputs: list[tuple[int, ...]] = []
-        for name, target in kept.items():
-            array, buffer = binding.output(name), self._outputs[name]
-            # Outputs that do not depend on parameters are equal for all members.
-            places = array.size // max(size_of(buffer.shape), 1)
-            addresses = array.ctypes.data, target.ctypes.data
-            width = buffer.dtype.itemsize
-            outputs.append((*addresses, buffer.bytes, target[0].nbytes, width, places))
-        return inputs, outputs
-
-    def _run_in_turn(self, data: Sequence[Array], rows: Array, kept: Mapping[str, Array]) -> None:
-        """Runs the program as that of a model, on the memories of one member after the other."""
-        (binding,) = self._bindings
-        for member in self._active.tolist():
-            own = [
-                source[member] if source.ndim > len(buffer.shape) else source
-                for buffer, source in zip(self._inputs, data, strict=True)
-            ]
-            results = {name: array[member : member + 1] for name, array in kept.items()}
-            given = self._entries(binding, own, results)
-            binding.job.set_runs(rows[member] if rows.ndim > 2 else rows, *given)
+    def _set_member(
+        self, member: int, data: Sequence[Array], rows: Array, kept: Mapping[str, Array]
+    ) -> None:
+        """Directs the program to the memories of one member, as that of a model; sets its runs."""
+        (binding,), (entries,) = self._bindings, self._entries
+        own_rows = rows[member] if rows.ndim > 2 else rows
+        binding.job.set_runs(own_rows, *entries.filled(data, kept, member))
+        if member != self._directed_to:
             places, first, between = self._placed
-            binding.table[places.astype(np.int64)] = first + np.uint64(member) * between
-            if binding.load is not None:
-                binding.load.run()
-            binding.job.run()
+            binding.table[places] = first + member * between
+            self._directed_to = member
+        if binding.load is not None:
+            binding.load.run()
 
     def output(self, name: str) -> Array:
         return self._last[name]
@@ -248,11 +247,55 @@ class CpuMembers(Executable):
         return ticks / ticks_per_second()
 
     def release(self) -> None:
-        self._code.library.release()
         self._arena.leave(self)
         for binding in self._bindings:
             binding.release()
         self._last, self._memories = {}, {}
+
+
+@final
+class _Entries:
+    """The entries of a job for its inputs and its recorded outputs.
+
+    Args:
+        lanes: the members between which the elements of one member lie in the inputs.
+    """
+
+    def __init__(
+        self, binding: Binding, inputs: Sequence[Buffer], outputs: Mapping[str, Buffer], lanes: int
+    ) -> None:
+        # The words of entries that stay the same.
+        self._inputs = [
+            (b, staging.ctypes.data, b.bytes // b.shape[0], b.dtype.itemsize, lanes)
+            for b, staging in zip(inputs, binding.staging, strict=True)
+        ]
+        arrays = {name: binding.output(name) for name in outputs}
+        # Outputs that do not depend on parameters are equal for all members.
+        places = {n: array.size // max(size_of(outputs[n].shape), 1) for n, array in arrays.items()}
+        self._outputs = {
+            name: (array.ctypes.data, outputs[name].bytes, array.itemsize, places[name])
+            for name, array in arrays.items()
+        }
+
+    def filled(
+        self, data: Sequence[Array], kept: Mapping[str, Array], first: int = 0
+    ) -> tuple[list[Words], list[Words]]:
+        """The entries for data sets, and for the arrays (members, runs, ...) of results.
+
+        Args:
+            first: the member with whose data and results they begin.
+        """
+        inputs: list[Words] = []
+        for (buffer, staging, size, width, lanes), source in zip(self._inputs, data, strict=True):
+            of_member = source.strides[0] if source.ndim > len(buffer.shape) else 0
+            address = source.ctypes.data + first * of_member
+            inputs.append((address, staging, size, of_member, width, lanes))
+        outputs: list[Words] = []
+        for name, target in kept.items():
+            address, size, width, places = self._outputs[name]
+            own = address_of(target) + first * target.strides[0]
+            outputs.append((address, own, size, target.strides[0], width, places))
+        return inputs, outputs
 
 
 # Members lie in lanes if that is expected to take at most so many times the cycles of a member

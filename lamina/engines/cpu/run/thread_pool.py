@@ -27,7 +27,7 @@ from lamina.engines.cpu.native import jobs, scheduler, waiting
 from lamina.engines.cpu.native.jobs import Entry, Kernel
 from lamina.engines.cpu.processor import host
 from lamina.engines.cpu.run.thread_choice import TRIAL_SECONDS, ThreadChoice
-from lamina.engines.host import aligned
+from lamina.engines.host import address_of, aligned
 from lamina.engines.simd.decide.work import slices
 
 # How long the end of the process waits for a job that is running.
@@ -45,6 +45,10 @@ AWAKE_SECONDS = 2 * TRIAL_SECONDS
 _CALIBRATION_SECONDS = 0.002
 # A rough estimate of the bytes copied in a cycle.
 _COPIED_PER_CYCLE = 8.0
+
+
+# The words of an entry of a job's inputs or outputs: `SOURCE` and those after it.
+Words = tuple[int, int, int, int, int, int]
 
 
 @final
@@ -106,6 +110,8 @@ class Job:
         if self._choice is not None:
             words[jobs.WINDOW_TICKS] = self._choice.window
         self._kept: Sequence[Array] = ()
+        # What the phase that gathers examples was set for.
+        self._gathered: object = None
 
     def _count_chunks(self, phase: int, kernels: Sequence[Kernel]) -> None:
         """Counts the chunks of a phase in each thread's slot, and in all slots."""
@@ -127,42 +133,45 @@ class Job:
         self._kept = ()
 
     def set_runs(
-        self,
-        rows: Array,
-        inputs: Sequence[tuple[int, ...]],
-        outputs: Sequence[tuple[int, ...]],
-        lanes: int = 0,
+        self, rows: Array, inputs: Sequence[Words], outputs: Sequence[Words], lanes: int = 0
     ) -> None:
         """Makes `run` do a run for each row.
 
         Args:
             rows: the examples of each run, int64 (runs, batch), or (members, runs, batch).
-            inputs: the (address of the data set, address of the buffer, bytes of an example).
-            outputs: the (address of the buffer, address of the record, bytes of a result).
-            lanes: the members of a run; entries of inputs and outputs have the further words of
-                `native.jobs` then. 0 for a program without members.
+            inputs, outputs: entries for the inputs, whose examples are gathered, and for the
+                results, which are recorded.
+            lanes: the members of a run; 0 for a program without members, of whose entries the last
+                three words do not matter.
         """
-        lists = [_entries(inputs), _entries(outputs)]
+        lists = [np.array(x, np.int64).reshape(-1, jobs.ENTRY_WORDS) for x in (inputs, outputs)]
         self._kept = (rows, *lists)
         self.runs, batch = rows.shape[-2:]
+        is_of_members = rows.ndim > 2
         words = self._words
-        words[jobs.LANES] = lanes
-        words[jobs.MEMBER_ROWS] = rows.strides[0] if rows.ndim > 2 else 0
-        words[jobs.PHASE_BEFORE_RUN] = _BEFORE_GATHER
-        words[jobs.FIRST_RUN], words[jobs.RUNS] = 0, self.runs
-        words[jobs.BATCH] = batch
-        words[jobs.ROWS] = rows.ctypes.data
-        words[jobs.INPUTS], words[jobs.OUTPUTS] = map(len, lists)
-        words[jobs.INPUT_LIST] = lists[0].ctypes.data
-        words[jobs.OUTPUT_LIST] = lists[1].ctypes.data
-        cycles = batch * sum(size for _, _, size, *_ in inputs) / _COPIED_PER_CYCLE
-        slice_count, chunk_items = slices(batch, cycles, self.threads)
+        words[jobs.LANES : jobs.LANES + 3 : 2] = lanes, rows.strides[0] if is_of_members else 0
+        words[jobs.PHASE_BEFORE_RUN : jobs.RUNS + 1] = _BEFORE_GATHER, 0, self.runs
+        words[jobs.ROWS : jobs.OUTPUT_LIST + 1] = (
+            *(rows.ctypes.data, batch),
+            *(word for array in lists for word in (len(array), address_of(array))),
+        )
+        self._set_gather(is_of_members, batch, sum(entry[jobs.BYTES] for entry in inputs))
+
+    def _set_gather(self, is_of_members: bool, batch: int, example_bytes: int) -> None:
+        """Sets the kernel and the phase that gather examples."""
+        wanted = is_of_members, batch, example_bytes
+        if wanted == self._gathered:
+            return
+        slice_count, chunk_items = slices(
+            batch, batch * example_bytes / _COPIED_PER_CYCLE, self.threads
+        )
         kernel = Kernel(0, 0, batch, chunk_items, slice_count, 0)
         slicing = (batch, chunk_items, slice_count, 0)
-        gather = self._native.gather_members if rows.ndim > 2 else self._native.gather
+        gather = self._native.gather_members if is_of_members else self._native.gather
         self._kernels[0] = (gather, self.address, *slicing)
         self._phases[_BEFORE_GATHER + 1, : jobs.BACK] = (0, 1, slice_count > 1)
         self._count_chunks(_BEFORE_GATHER + 1, [kernel] if slice_count > 1 else [])
+        self._gathered = wanted
 
     def run(self) -> None:
         """Does all runs, in this thread alone or with helpers: the variant measured as faster."""
@@ -186,9 +195,7 @@ class Job:
 
     def _start(self, *, alone: bool) -> None:
         if alone or not pool().run(self):
-            if self.threads > 1:
-                # For one thread the word is set from the beginning.
-                self._words[jobs.ALONE] = True
+            self.forbid_helpers()
             self._native.run_job(None, self.address)
 
     def _choose(self, choice: ThreadChoice) -> None:
@@ -202,7 +209,42 @@ class Job:
 
     def allow_helpers(self) -> None:
         """Lets helpers join the next run."""
-        self._words[jobs.ALONE] = False
+        self._words[jobs.ALONE] = self.threads == 1
+
+    def forbid_helpers(self) -> None:
+        """Lets no helper join the next run."""
+        if self.threads > 1:
+            # For one thread the word is set from the beginning.
+            self._words[jobs.ALONE] = True
+
+    def run_turns(self, turns: Sequence[tuple[Job, int]]) -> None:
+        """Does runs that were set, of this job and of others, in turns.
+
+        Args:
+            turns: the job of each turn, and how many of its runs are done then.
+        """
+        numbers, ended = [0], dict[Job, int]()
+        for job, runs in turns:
+            first = ended.get(job, 0)
+            ended[job] = first + runs
+            numbers += [job.address, first, first + runs]
+        words = np.array(numbers, np.int64)
+        others = [job for job in ended if job is not self]
+        for job in others:
+            # The choice follows from the runs of this job.
+            job._words[jobs.WINDOW_TICKS] = 0
+        while words[0] < len(turns):
+            alone = self.threads == 1 if self._choice is None else self._choice.alone
+            if alone or not pool().run(self, others, words):
+                for job in ended:
+                    job.forbid_helpers()
+                self._native.run_turns(None, words.ctypes.data, len(turns))
+            elapsed, window = (self._words.item(n) for n in (jobs.ELAPSED, jobs.WINDOW_TICKS))
+            if self._choice is not None and elapsed >= window:
+                self._choose(self._choice)
+        for job in others:
+            if job._choice is not None:
+                job._words[jobs.WINDOW_TICKS] = job._choice.window
 
     def phase_ticks(self) -> Array:
         """The ticks of each phase since the last call."""
@@ -218,12 +260,6 @@ _PRELUDE_PHASES = 2
 
 def _rows(count: int, words: int) -> Array:
     return np.zeros((count, words), np.int64)
-
-
-def _entries(entries: Sequence[tuple[int, ...]]) -> Array:
-    """Entries of a list of inputs or outputs; words that are not given are 0."""
-    words = [(*entry, *(0,) * (jobs.ENTRY_WORDS - len(entry))) for entry in entries]
-    return np.array(words, np.int64).reshape(-1, jobs.ENTRY_WORDS)
 
 
 @final
@@ -244,6 +280,7 @@ class Native:
             return ctypes.CFUNCTYPE(None, *arguments)(addresses[name])
 
         self.run_job = function("run_job", pointer, pointer)
+        self.run_turns = function("run_turns", pointer, pointer, integer)
         self.help = function("help", pointer, integer)
         self.leave = function("leave", pointer, integer)
         self.read_ticks = function("read_ticks", pointer)
@@ -282,8 +319,12 @@ class ThreadPool:
         self.helpers: list[threading.Thread] = []
         self._closed = False
 
-    def run(self, job: Job) -> bool:
-        """Runs a job together with the helpers; returns False if they are busy."""
+    def run(self, job: Job, others: Sequence[Job] = (), turns: Array | None = None) -> bool:
+        """Runs a job together with the helpers; returns False if they are busy.
+
+        Args:
+            others, turns: further jobs, and the words of `run_turns`, if they are run in turns.
+        """
         # It does not wait for the job of another thread.
         if self._lock.locked():
             return False
@@ -293,15 +334,22 @@ class ThreadPool:
                     # The thread ends silently, and releases locks that exit handlers may need.
                     raise SystemExit
                 return False
-            if len(self.helpers) < job.threads - 1:
+            threads = max((other.threads for other in others), default=1)
+            helpers = max(job.threads, threads) - 1
+            if len(self.helpers) < helpers:
                 # Shielded: a helper that is started but not in the list would share its number,
                 # and so its slot, with the next helper.
-                shielded(lambda: self._start_helpers(job.threads - 1))
+                shielded(lambda: self._start_helpers(helpers))
             if not hasattr(self._callers, "asked"):
                 waiting.ask_for_short_slices(self._native.waiting.machine)
                 self._callers.asked = True
-            job.allow_helpers()
-            self._native.run_job(self._state, job.address)
+            for each in (job, *others):
+                each.allow_helpers()
+            if turns is None:
+                self._native.run_job(self._state, job.address)
+            else:
+                count = len(turns) // scheduler.TURN_WORDS
+                self._native.run_turns(self._state, turns.ctypes.data, count)
             return True
 
     def stay_awake(self, ticks: int) -> None:
