@@ -1,6 +1,6 @@
 """Estimators for scikit-learn beside its own perceptrons, on data sets that it ships.
 
-    python benchmarks/estimators.py [--seeds 10] [--epochs 100] [--ensemble 32] [--json FILE]
+    python benchmarks/estimators.py [--seeds 10] [--epochs 200] [--ensemble 32] [--json FILE]
 
 Both get standardized features, the same splits, layers and batches. Scores are those of fits that
 end by themselves: accuracy, or R2. Times are those of fits of equally many epochs, taken in turn.
@@ -71,7 +71,7 @@ def compared(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--ensemble", type=int, default=32)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

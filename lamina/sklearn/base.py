@@ -85,7 +85,7 @@ class BaseLamina(BaseEstimator):
         activation="relu",
         *,
         dropout=0.0,
-        l2=1e-6,
+        l2=2e-3,
         network=None,
         optimizer=None,
         learning_rate_init=0.001,

@@ -54,7 +54,7 @@ class LaminaClassifier(ClassifierMixin, BaseLamina):
         *,
         class_weight=None,
         dropout=0.0,
-        l2=1e-6,
+        l2=2e-3,
         network=None,
         optimizer=None,
         learning_rate_init=0.001,

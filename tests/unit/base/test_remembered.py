@@ -83,13 +83,13 @@ def test_a_second_training_of_a_model_derives_no_graph(monkeypatch):
     for rate in (0.1, 0.1, 0.2):
         model.training(lm.MSE(), lm.SGD(rate), 4).release()
     assert len(derived) == 2
-    factor = 1.0
+    factors, losses = [], []
 
     def own_loss(output, target):
-        return lm.ops.mean(factor * (output - target) ** 2)
+        return lm.ops.mean(factors[-1] * (output - target) ** 2)
 
-    losses = []
     for factor in (1.0, 2.0):
+        factors.append(factor)
         with lm.Model(model.network).training(own_loss, lm.SGD(0.0), 4) as training:
             x = np.ones((4, 3), "float32")
             losses.append(training.step(x, np.zeros((4, 2), "float32")))
