@@ -307,6 +307,10 @@ class Interface:
         return frozenset(p.name for p in parameters if p.default is p.empty)
 
     @cached_property
+    def _count(self) -> int:
+        return len(self.signature.parameters)
+
+    @cached_property
     def _usual(self) -> bool:
         """Whether all parameters may be passed by name."""
         usual = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -317,6 +321,8 @@ class Interface:
         # `Signature.bind` takes several times as long.
         if not self._usual or len(values) > len(self.positional):
             return False
+        if not options and len(values) == self._count:
+            return True
         names = {*self.positional[: len(values)], *options}
         are_known = names <= self.signature.parameters.keys() and self.required <= names
         return are_known and len(names) == len(values) + len(options)
@@ -324,10 +330,10 @@ class Interface:
     def _read(self, name: str, value: Any) -> Any:
         """An argument in plain form, read by the kind of its parameter."""
         kind = self.kinds.get(name)
+        if kind is None and self.is_lamina:
+            return value
         how = self.signature.parameters[name].kind
         if kind is None:
-            if self.is_lamina:
-                return value
             return {n: _plain(v) for n, v in value.items()} if how == _ANY else _plain(value)
         try:
             if how == inspect.Parameter.VAR_POSITIONAL:

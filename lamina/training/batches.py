@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
 from itertools import tee
 from typing import Any, ClassVar, Self, cast, final
 
 import numpy as np
 
-from lamina.base.records import frozen_dataclass
+from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import Array, as_dtype
 from lamina.data import Dataset
 from lamina.data.arrays import as_tuple
@@ -73,6 +73,9 @@ class Recorded:
         """The rows of each so many training steps, of one member."""
         ends = np.cumsum(self.examples)
         parts: list[Recorded] = []
+        # Of thousands of short epochs these take long one by one.
+        is_plain = not self.statistics and not self.terms[0].summed
+        losses = _means(self.losses, self.examples, steps) if is_plain else []
         for start in range(0, len(self.examples) - steps + 1, steps):
             rows = slice(start, start + steps)
             first = int(ends[start - 1]) if start else 0
@@ -83,9 +86,11 @@ class Recorded:
             }
             given = self.losses[rows], self.examples[rows], statistics, self.terms, self.kept
             parts.append(Recorded(*given))
+        for part, loss in zip(parts, losses, strict=False):
+            vars(part)["loss"] = loss
         return parts
 
-    @property
+    @cached_property
     def loss(self) -> float:
         """The loss over all examples: the mean of the batches, by what each was divided by."""
         if not any(name.startswith(TERMS) for name in self.statistics):
@@ -117,10 +122,17 @@ class Recorded:
 
 def _mean(values: Array, divisors: Array) -> float:
     """The mean of means, each weighted by its divisor; batches without elements do not count."""
+    return _means(values, divisors, len(values))[0] if len(values) else math.nan
+
+
+def _means(values: Array, divisors: Array, steps: int) -> list[float]:
+    """The mean of each so many values."""
+    rows = len(values) // max(steps, 1)
+    values, divisors = (each[: rows * steps].reshape(rows, steps) for each in (values, divisors))
     weights = divisors.astype(np.float64)
-    total = weights.sum()
-    counted = np.where(weights > 0, values * weights, 0.0).sum() if total else np.nan
-    return float(counted / total)
+    with np.errstate(invalid="ignore"):
+        means = np.where(weights > 0, values * weights, 0.0).sum(axis=1) / weights.sum(axis=1)
+    return means.tolist()
 
 
 def joined(pieces: Sequence[Recorded]) -> Recorded:

@@ -82,6 +82,7 @@ class _Member:
     def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
         self.fit, self.hooks, self.examples = fit, hooks, examples
         self.begun = Begun()
+        self.keeps_averages = fit.training.has_averages
         # Why its values became infinite or NaN, if they did.
         self.failure = ""
 
@@ -404,7 +405,8 @@ class PopulationFit:
         fit, hooks, metrics = member.fit, member.hooks, self.options[0].metrics
         row = row_of_epoch(fit.training, metrics, member.begun, recorded, measured)
         fit.history.add(row, seconds)
-        note_averages(fit.training, fit.history)
+        if member.keeps_averages:
+            note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
         return hooks.call_functions(fit.history) or fit.is_stopping
 
