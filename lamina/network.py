@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, cast, final
 
+from lamina.base.records import cached_property
+from lamina.base.remembered import OwnCodeError, plain_key
 from lamina.base.shapes import DType, float32, shape_text, size_of, static
 from lamina.checks import checked
 from lamina.checks.kinds import FloatType, Instance, OrNone, Whole
@@ -145,6 +148,27 @@ class Network(Named):
                     where=where,
                     advice="Add it: Network(inputs=[...], outputs=...).",
                 )
+
+    @cached_property
+    def definition(self) -> Hashable:
+        """A checksum, equal for networks of equal layers, which have equal graphs.
+
+        That of a network with somebody's own layers is its own.
+        """
+        places, layers, rows = dict[Tensor, int](), dict[int, int](), list[object]()
+        try:
+            for node in self.nodes:
+                # Two equal layers have parameters of their own.
+                layer = layers.setdefault(id(node.attributes.get("layer")), len(layers))
+                operands = [places[operand] for operand in node.operands]
+                spec = plain_key((dict(node.attributes), node.shape, node.dtype))
+                rows.append((node.op.name, layer, *operands, spec))
+                places[node] = len(places)
+        except OwnCodeError:
+            return id(self)
+        ends = ([places[tensor] for tensor in each] for each in (self.inputs, self.outputs))
+        rows += [*ends, self.output_names, self.name]
+        return hashlib.sha256(repr(rows).encode()).digest()
 
     @checked
     def __call__(self, *operands: _Operand) -> Any:

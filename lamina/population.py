@@ -13,7 +13,18 @@ import numpy.typing as npt
 from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array, shape_text
 from lamina.checks import checked
-from lamina.checks.kinds import AnyOf, Count, FloatType, Instance, OrNone, ReadBy, Row, Whole, Word
+from lamina.checks.kinds import (
+    AnyOf,
+    Count,
+    FloatType,
+    Function,
+    Instance,
+    OrNone,
+    ReadBy,
+    Row,
+    Whole,
+    Word,
+)
 from lamina.data import Dataset, as_dataset
 from lamina.data.dataset import Data, positions_of
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
@@ -28,9 +39,11 @@ from lamina.runtime import Inference, Parameters
 from lamina.step.member_numbers import groups_of
 from lamina.step.precision import Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback
-from lamina.training.evaluation import BATCH_SIZE, Evaluation, summary
+from lamina.training.callbacks.monitoring import Best
+from lamina.training.evaluation import BATCH_SIZE, Evaluation, names_of, summary
 from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
 from lamina.training.population_fit import Histories, PopulationFit, fitted_together
+from lamina.training.search import Make, Search, Space, run_search, trials_of
 
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 _NETWORK = Instance(Network, "a member is made of a network", _ADVICE)
@@ -39,6 +52,13 @@ Networks = Annotated[Network | Sequence[Network], AnyOf((_NETWORK, Row(_NETWORK)
 OptionalCount = Annotated[int | None, OrNone(Whole(1))]
 # The positions of the examples of each member.
 Subsets = Annotated[Sequence[npt.ArrayLike] | None, OrNone(Row(ReadBy(positions_of)))]
+
+
+# What makes network and optimizer of a trial, and the trials.
+_MAKE = Function("lambda rate: (network, lm.Adam(rate))", "a function of hyper-parameters")
+OfTrial = Annotated[Make, _MAKE]
+_PARAMETERS = Instance(Mapping)
+Trials = Annotated[Space, AnyOf((_PARAMETERS, Row(_PARAMETERS, example="{'rate': [0.01, 0.1]}")))]
 
 
 @final
@@ -323,7 +343,7 @@ class Population(Named):
             _ = self._parameters
         fits = [
             PopulationFit(
-                models=[self[number] for number in group.members],
+                models=self.__getitem__,
                 numbers=group.numbers,
                 parameters=group.parameters,
                 options=[options[number % len(options)] for number in group.members],
@@ -345,6 +365,82 @@ class Population(Named):
             for group in self._groups
         ]
         return fitted_together(fits)
+
+    @classmethod
+    @checked
+    def search(
+        cls,
+        make: OfTrial,
+        space: Trials,
+        train: Data,
+        *,
+        loss: Losses,
+        trials: OptionalCount = None,
+        validation: Data | None = None,
+        folds: Count = 5,
+        epochs: Count = 1,
+        batch_size: BatchSize = 32,
+        metrics: Metrics = (),
+        monitor: str = "loss",
+        best: Best = None,
+        clip: Clip | None = None,
+        class_weights: GivenClassWeights = None,
+        callbacks: Sequence[AnyCallback] = (),
+        engine: str = DEFAULT_ENGINE,
+        dtype: FloatType = "float32",
+        precision: Products = "float32",
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> Search:
+        """Trains the networks of several hyper-parameters together, and compares them.
+
+        Args:
+            make: a function that returns network and optimizer of a trial, whose parameters it gets
+                by name.
+            space: by name the choices, `{"rate": [0.01, 0.1]}`, or a distribution: one of
+                scipy.stats, or a function of a NumPy generator. Or a list of the trials themselves,
+                `[{"rate": 0.01}, ...]`.
+            train, loss, epochs, batch_size, metrics, clip, class_weights, callbacks, progress: the
+                arguments of `fit`.
+            trials: the number of random trials; by default the whole grid of choices.
+            validation: the data on which trials are compared. By default there are `folds`: each
+                trial is trained as many times, without another part of the data, which measures it.
+            monitor: `"loss"` or the name of a metric with one number.
+            best: whether `"min"` or `"max"` of it is best; by default what the metric says.
+            engine, dtype, precision: the arguments of `Model`.
+            seed: the seed of random trials and of the folds, and that of the networks of the first
+                fold; those of the next one have the next seed.
+
+        Example:
+            >>> digits = lm.data.digits()
+            >>> def make(rate):
+            ...     net = lm.Sequential(lm.Input(1, 8, 8), lm.Flatten(), lm.Linear(10))
+            ...     return net, lm.Adam(rate)
+            >>> found = lm.Population.search(make, {"rate": [1e-6, 1e-2]}, digits, folds=3,
+            ...                              loss=lm.CrossEntropy())
+            >>> found.best
+            {'rate': 0.01}
+        """
+        data = as_dataset(train)
+        named = as_metrics(metrics)
+        measures: dict[str, bool | None] = {"loss": True}
+        for name, metric in zip(names_of(["loss"], named), named, strict=True):
+            measures[name] = getattr(metric, "smaller_is_better", None)
+        common = {"loss": loss, "metrics": metrics, "batch_size": batch_size}
+        how = {"clip": clip, "class_weights": class_weights, "callbacks": callbacks}
+        return run_search(
+            partial(cls, engine=engine, dtype=dtype, precision=precision),
+            make,
+            trials_of(space, trials, seed),
+            data,
+            None if validation is None else as_dataset(validation),
+            folds,
+            seed,
+            monitor=monitor,
+            smaller_is_better=measures.get(monitor) if best is None else best == "min",
+            fitted={**common, **how, "epochs": epochs, "progress": progress},
+            measured={**common, "batch_size": BATCH_SIZE},
+        )
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, with a first axis of members."""

@@ -6,9 +6,10 @@ combination of further arguments. Whoever holds the network holds them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields
-from functools import wraps
+from functools import cache, wraps
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast, final
 from weakref import ref
 
@@ -17,6 +18,7 @@ Result = TypeVar("Result")
 
 # The results that are kept of one value by one function, the latest ones.
 _MOST = 8
+_MISSING: Any = object()
 
 
 def remembered(
@@ -41,13 +43,15 @@ def remembered(
         def call(*values: Parameters.args, **options: Parameters.kwargs) -> Result:
             holder = of(values[0])
             try:
-                key = _described((values, options), holder)
-            except _OwnError:
+                key = plain_key((values, options), holder)
+            except OwnCodeError:
                 return function(*values, **options)
             identity = _Identity(holder, remove)
             identity.number = id(holder)
             own = results.setdefault(identity, {})
-            result = own.pop(key) if key in own else function(*values, **options)
+            result = own.pop(key, _MISSING)
+            if result is _MISSING:
+                result = function(*values, **options)
             # The latest is the last.
             own[key] = result
             if len(own) > _MOST:
@@ -73,26 +77,42 @@ class _Identity(ref[Any]):
         return self is other or (self() is not None and self() is cast(_Identity, other)())
 
 
-class _OwnError(Exception):
+class OwnCodeError(Exception):
     """A value is neither plain nor a record of Lamina."""
 
 
-def _described(value: Any, holder: object) -> object:
-    """A value as nested tuples that are equal for values of the same types only."""
+def plain_key(value: Any, holder: object = None, *, own: bool = False) -> Hashable:
+    """A value as nested tuples, which are equal for equal values of the same types.
+
+    Args:
+        own: whether functions and records of other modules than Lamina's may be in it.
+
+    Raises:
+        OwnCodeError: for any other value than the `holder`, plain values and records.
+    """
     kind: Any = cast(object, type(value))
-    if value is holder:
-        return "holder"
     if value is None or kind in (bool, int, str):
         return kind, value
+    if value is holder:
+        return "holder"
     if kind is float:
         # Texts distinguish the zeros.
         return kind, repr(value)
-    if isinstance(value, Mapping):
-        items = cast(Mapping[Any, Any], value).items()
-        return kind, *((_described(key, holder), _described(v, holder)) for key, v in items)
     if kind in (tuple, list):
-        return kind, *(_described(item, holder) for item in value)
-    if kind.__module__.startswith("lamina.") and hasattr(kind, "__dataclass_fields__"):
-        named = (field.name for field in fields(kind) if field.compare)
-        return kind, *(_described(getattr(value, name), holder) for name in named)
-    raise _OwnError
+        return kind, *[plain_key(item, holder, own=own) for item in value]
+    if own or kind.__module__.startswith("lamina."):
+        if hasattr(kind, "__dataclass_fields__"):
+            each = [getattr(value, name) for name in _compared(kind)]
+            return kind, *[plain_key(item, holder, own=own) for item in each]
+        if kind is FunctionType:
+            return kind, value
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[Any, Any], value).items()
+        return kind, *[plain_key(pair, holder, own=own) for pair in pairs]
+    raise OwnCodeError
+
+
+@cache
+def _compared(kind: type) -> list[str]:
+    """The fields of a record that count when two are compared."""
+    return [field.name for field in fields(kind) if field.compare]

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from typing import Any, cast, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -50,21 +51,34 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     def compiled() -> Program:
         return passes()(graph, batch=batch, name=name, target=target)
 
+    def compiled_and_kept() -> Program:
+        program = compiled()
+        if SOURCES.are_unchanged:
+            keep(key, encode(program))
+        return program
+
     checksum = graph_checksum(graph) if SOURCES.checksum and folder() is not None else None
     if checksum is None:
         return compiled()
     versions = SOURCES.checksum, np.__version__
     key = key_of(("program", checksum, str(batch), name, target.key, *versions))
-    encoded = find(key)
-    if encoded is not None:
-        try:
-            return decode(encoded)
-        except FileFormatError:
-            pass
-    program = compiled()
-    if SOURCES.are_unchanged:
-        keep(key, encode(program))
+    program = _alive.get(key)
+    if program is None:
+        program = _alive[key] = _read(key) or compiled_and_kept()
     return program
+
+
+# Programs that somebody holds, by their keys: equal networks share them.
+_alive: WeakValueDictionary[str, Program] = WeakValueDictionary()
+
+
+def _read(key: str) -> Program | None:
+    """The program in the cache; None if there is none that can be read."""
+    encoded = find(key)
+    try:
+        return None if encoded is None else decode(encoded)
+    except FileFormatError:
+        return None
 
 
 def graph_checksum(graph: Graph) -> str | None:

@@ -11,14 +11,14 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import field, fields, is_dataclass
-from types import FunctionType
+from dataclasses import field
 from typing import Annotated, Any, Never, cast
 
 from lamina.base import shapes
 from lamina.base.records import frozen_dataclass
+from lamina.base.remembered import OwnCodeError, plain_key
 from lamina.base.shapes import BATCH, Array, DType, DTypeLike, Shape, as_dtype
 from lamina.checks import checked, without_init
 from lamina.checks.kinds import (
@@ -225,11 +225,13 @@ def shapes_known() -> Generator[None]:
 
 def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
     """Shapes and dtypes of a layer's results, by running its `forward` in training mode."""
-    # All that decides the types; None if a field has no key.
-    record = _plain(layer)
-    key = None if record is None else (record, tuple([(x.shape, x.dtype) for x in operands]))
-    if _tracing.get() and key in _results:
-        return _results[key]
+    # All that decides the types; None if a field has no key. A user's layers may have changed.
+    key = None
+    with suppress(OwnCodeError):
+        record = plain_key(layer, own=_tracing.get())
+        key = record, tuple([(x.shape, x.dtype) for x in operands])
+        if key in _results:
+            return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     scope = Scope(Record(dtype, training=True, operands=operands), "check")
     returned = _forward(layer, scope, operands)
@@ -299,19 +301,6 @@ def results_of(returned: object) -> tuple[Tensor, ...]:
         facts = (("expected", "Tensor, or (Tensor, ...)"), ("found", kinds))
         raise DefinitionError("forward must return a tensor, or a tuple of tensors", facts=facts)
     return cast(tuple[Tensor, ...], results)
-
-
-def _plain(value: Any) -> Hashable:
-    """A field of a layer as a key; different values have different keys. None if it has no key."""
-    if isinstance(value, tuple):
-        items = [_plain(item) for item in cast(tuple[Any, ...], value)]
-        return None if None in items else tuple(items)
-    kind = type(cast(object, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        items = [_plain(getattr(value, field.name)) for field in fields(value)]
-        return None if None in items else (kind, *items)
-    has_key = value is None or isinstance(value, bool | int | float | str | FunctionType)
-    return (kind, cast(Hashable, value)) if has_key else None
 
 
 def no_reference(*_: Array, **__: Any) -> Array:

@@ -252,25 +252,31 @@ class Parameters:
 
     def _first_values(self) -> Callable[[str], Array]:
         """A function from the name of a variable to its initial value; of a population to all."""
-        records = ((id(network), network.variables(self.dtype)) for network in self.networks)
-        variables = {key: record.parameters | record.states for key, record in records}
-
-        def of_member(name: str, network: Network, seed: int) -> Array:
-            return _first_value(variables[id(network)][name], seed)
+        records = {n.definition: n.variables(self.dtype) for n in self._distinct()}
+        variables = {key: each.parameters | each.states for key, each in records.items()}
+        seeds = [self.seed] if self.seeds is None else self.seeds.tolist()
+        members = [
+            (network.definition, seed) for network, seed in zip(self.networks, seeds, strict=True)
+        ]
 
         def made(name: str) -> Array:
+            # Members may have one network and one seed, and differ in their training.
+            values = {of: _first_value(variables[of[0]][name], of[1]) for of in set(members)}
             if self.seeds is None:
-                return of_member(name, self.network, self.seed)
-            each = zip(self.networks, self.seeds.tolist(), strict=True)
-            return np.stack([of_member(name, network, seed) for network, seed in each])
+                return values[members[0]]
+            return np.stack([values[member] for member in members])
 
         return made
+
+    def _distinct(self) -> list[Network]:
+        """One of the members' networks for each definition."""
+        return [*{network.definition: network for network in self.networks}.values()]
 
     @property
     def penalties(self) -> list[Mapping[str, Any]]:
         """The penalties in the network of each member, by name."""
-        traces = {id(n): n.trace(dtype=self.dtype, training=True) for n in self.networks}
-        return [traces[id(n)].record.hyperparameters.records for n in self.networks]
+        traces = {n.definition: n.trace(dtype=self.dtype, training=True) for n in self._distinct()}
+        return [traces[n.definition].record.hyperparameters.records for n in self.networks]
 
     def with_random_state(self) -> dict[str, Memory]:
         """These memories, and new ones for the seed and the counter of random numbers."""

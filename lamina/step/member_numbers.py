@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from lamina.base.shapes import DType
@@ -49,30 +49,39 @@ def fields_of_members(
     return fields_of_all
 
 
+def kinds_of(optimizers: Sequence[Any]) -> list[list[int]]:
+    """The numbers of optimizers that differ in numbers only, of which none or all are 0."""
+    kinds: dict[object, list[int]] = {}
+    for number, optimizer in enumerate(optimizers):
+        fields = Fields()
+        record = fields.of(optimizer, "optimizer")
+        zeros = tuple(name for name, value in fields.values.items() if not value)
+        kinds.setdefault((repr(record), zeros), []).append(number)
+    return list(kinds.values())
+
+
 def groups_of(networks: Sequence[NetworkDefinition], dtype: DType) -> list[list[int]]:
     """The numbers of networks that have the same graphs up to the numbers in their penalties."""
-    if len(set(map(id, networks))) == 1:
-        return [list(range(len(networks)))]
-    keys: dict[int, object] = {}
-    groups: dict[object, list[int]] = {}
+    by_definition: dict[Hashable, list[int]] = {}
     for number, network in enumerate(networks):
-        key = keys.get(id(network))
-        if key is None:
-            graphs: list[Graph] = []
-            for training in (True, False):
-                trace = network.trace(dtype=dtype, training=training)
-                record, named = trace.record, enumerate((*trace.outputs, *trace.record.penalties))
-                updates = [
-                    (record.states[name].tensor, new) for name, new in record.updates.items()
-                ]
-                outputs = tuple((str(n), tensor) for n, tensor in named)
-                graphs.append(Graph(trace.inputs, outputs, tuple(updates)))
-            checksums = [graph_checksum(graph) for graph in graphs]
-            # A graph of somebody's own op is known as itself only.
-            key = id(network) if None in checksums else (*checksums, tuple(network.output_names))
-            keys[id(network)] = key
-        groups.setdefault(key, []).append(number)
-    return list(groups.values())
+        by_definition.setdefault(network.definition, []).append(number)
+    if len(by_definition) == 1:
+        return [*by_definition.values()]
+    groups: dict[Hashable, list[int]] = {}
+    for definition, numbers in by_definition.items():
+        network = networks[numbers[0]]
+        graphs: list[Graph] = []
+        for training in (True, False):
+            trace = network.trace(dtype=dtype, training=training)
+            record, named = trace.record, enumerate((*trace.outputs, *trace.record.penalties))
+            updates = [(record.states[name].tensor, new) for name, new in record.updates.items()]
+            outputs = tuple((str(n), tensor) for n, tensor in named)
+            graphs.append(Graph(trace.inputs, outputs, tuple(updates)))
+        checksums = [graph_checksum(graph) for graph in graphs]
+        # A graph of somebody's own op is known as itself only.
+        key = definition if None in checksums else (*checksums, tuple(network.output_names))
+        groups.setdefault(key, []).extend(numbers)
+    return [sorted(numbers) for numbers in groups.values()]
 
 
 def leaves_of(numbers: TrainingNumbers) -> dict[str, Hyperparameter]:

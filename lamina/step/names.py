@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from lamina.base.records import frozen_dataclass
@@ -30,6 +30,9 @@ class NetworkDefinition(Protocol):
 
     @property
     def has_output_names(self) -> bool: ...
+
+    @property
+    def definition(self) -> Hashable: ...
 
     def trace(
         self, *, dtype: DType, training: bool, input_dtypes: Sequence[DType] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
@@ -39,6 +39,7 @@ from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.progress import Bar, display
 from lamina.training.rates import warn_of_ends
+from lamina.training.steps import TrainingSteps
 from lamina.training.training import Training
 
 if TYPE_CHECKING:
@@ -132,12 +133,13 @@ class Fit:
             better = measures_of(
                 training,
                 self.options,
-                has_rates=self.record_rate or hooks.changes_rate,
+                rates=training.rates if self.record_rate or hooks.changes_rate else (),
                 is_validated=self.validation is not None,
             )
             history.measured = tuple(better)
             interrupt = stack.enter_context(held_interrupts())
-            fit = RunningFit(self.model, training, history, better, self.epochs, interrupt)
+            ready = (lambda: self.model), (lambda: training)
+            fit = RunningFit(*ready, history, better, self.epochs, interrupt)
             try:
                 hooks.call("fit_begins", fit)
                 with ExitStack() as within:
@@ -261,7 +263,9 @@ class Fit:
         measured = None if run.measure is None else run.measure()
         if measured is not None and run.interrupt.is_ending and isinstance(self.validation, Stream):
             return None
-        return row_of_epoch(run.fit.training, self.options.metrics, begun, recorded, measured)
+        training = run.fit.training
+        skipped = training.skipped_steps if training.scales_loss else None
+        return row_of_epoch(self.options.metrics, begun, skipped, recorded, measured)
 
     def _epoch(self, run: _Run, number: int, begun: Begun) -> Recorded:
         """One epoch, or its training steps before Ctrl-C."""
@@ -385,15 +389,19 @@ def _restored_after_errors(snapshot: Snapshot, epoch: int) -> Generator[None]:
 
 
 def measures_of(
-    training: Training, options: TrainingOptions, *, has_rates: bool, is_validated: bool
+    training: TrainingSteps, options: TrainingOptions, *, rates: Iterable[str], is_validated: bool
 ) -> dict[str, bool | None]:
-    """The names of the history, and whether smaller values are better; None if nobody says."""
+    """The names of the history, and whether smaller values are better; None if nobody says.
+
+    Args:
+        rates: the names of the learning rates that it has.
+    """
     by_output = (f"{term.name}_loss" for term in training.terms if term.name)
     measured: dict[str, bool | None] = dict.fromkeys(("loss", *by_output), True)
     metrics = options.metrics
     says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
     measured |= zip(names_of(measured, metrics), says, strict=True)
-    further = list(training.rates) if has_rates else []
+    further = [*rates]
     further += [GRADIENT_NORM] * options.gradient_norm
     further += [SKIPPED_STEPS] * training.scales_loss
     measures = [*measured.items(), *((name, None) for name in further)]
@@ -412,9 +420,9 @@ def measures_of(
 
 
 def row_of_epoch(
-    training: Training,
     metrics: Sequence[Metric],
     begun: Begun,
+    skipped: int | None,
     recorded: Recorded,
     measured: Recorded | None,
 ) -> dict[str, Any]:
@@ -422,11 +430,12 @@ def row_of_epoch(
 
     Args:
         begun: what was known when the epoch began.
+        skipped: how many training steps were skipped by its end, if the loss is scaled.
         recorded, measured: of its training steps, and on the validation data, if there is any.
     """
     row = {**summary(recorded, metrics), **begun.rates}
-    if training.scales_loss:
-        row[SKIPPED_STEPS] = training.skipped_steps - begun.skipped
+    if skipped is not None:
+        row[SKIPPED_STEPS] = skipped - begun.skipped
     if measured is not None:
         row |= {VALIDATION + name: value for name, value in summary(measured, metrics).items()}
     return row

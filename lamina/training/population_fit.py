@@ -9,11 +9,12 @@ from collections.abc import Callable, Container, Generator, Iterable, Iterator, 
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final, overload
 
 import numpy as np
 
-from lamina.base.records import frozen_dataclass
+from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.origin import warn
 from lamina.data import Dataset
@@ -82,7 +83,6 @@ class _Member:
     def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
         self.fit, self.hooks, self.examples = fit, hooks, examples
         self.begun = Begun()
-        self.keeps_averages = fit.training.has_averages
         # Why its values became infinite or NaN, if they did.
         self.failure = ""
 
@@ -93,10 +93,11 @@ class PopulationFit:
     """One fit of members of one shape, which `run` carries out, with options of `Population.fit`.
 
     Attributes:
-        numbers: the numbers of these members in the population, for messages.
+        models: makes the model of a member, by its number in the population.
+        numbers: the numbers of these members in the population.
     """
 
-    models: Sequence[TrainedModel]
+    models: Callable[[int], TrainedModel]
     numbers: Array
     parameters: Parameters
     options: Sequence[TrainingOptions]
@@ -158,7 +159,8 @@ class PopulationFit:
                     if checkpoint is not None and not interrupt.is_ending:
                         _save(checkpoint, training, members, running)
                 for member in members:
-                    note_averages(member.fit.training, member.fit.history)
+                    if training.has_averages:
+                        note_averages(member.fit.training, member.fit.history)
                     member.hooks.call("fit_ends", member.fit)
             except BaseException as error:
                 for member in members:
@@ -179,7 +181,7 @@ class PopulationFit:
         if self.subsets is not None:
             subsets = hashlib.sha256(b"".join(map(np.ndarray.tobytes, self.subsets))).hexdigest()
         return {
-            "members": len(self.models),
+            "members": len(self.numbers),
             "optimizer": kind_of_optimizer(self.options[0].optimizer),
             "frozen": list(self.options[0].frozen),
             "batch_size": self.batch_size,
@@ -195,7 +197,7 @@ class PopulationFit:
         self, training: PopulationTraining, interrupt: Interrupt, checkpoint: Checkpoint | None
     ) -> tuple[list[_Member], dict[int, _Member]]:
         """The fits of all members, and those that run; as in the checkpoint of a resumed fit."""
-        numbers = range(len(self.models))
+        numbers = range(len(self.numbers))
         hooks = [Hooks(deepcopy(list(self.callbacks))) for _ in numbers]
         histories, running = [History() for _ in numbers], list(numbers)
         failures = [""] * len(hooks)
@@ -227,13 +229,13 @@ class PopulationFit:
         history: History,
     ) -> _Member:
         """The fit of a member, with callbacks of its own."""
-        own, options = training.member(number), self.options[number % len(self.options)]
-        has_rates = self.record_rate or hooks.changes_rate
-        better = measures_of(
-            own, options, has_rates=has_rates, is_validated=self.validation is not None
-        )
+        options = self.options[number % len(self.options)]
+        rates = training.rates if self.record_rate or hooks.changes_rate else ()
+        is_validated = self.validation is not None
+        better = measures_of(training, options, rates=rates, is_validated=is_validated)
         history.measured = tuple(better)
-        fit = RunningFit(self.models[number], own, history, better, self.epochs, interrupt)
+        ready = partial(self.models, int(self.numbers[number])), partial(training.member, number)
+        fit = RunningFit(*ready, history, better, self.epochs, interrupt)
         examples = len(self.train if self.subsets is None else self.subsets[number])
         return _Member(fit, hooks, examples)
 
@@ -258,16 +260,17 @@ class PopulationFit:
         Several short epochs are trained at once if nothing but the history is needed in between. If
         one of them ends a member's fit, that member is trained again up to it.
         """
-        count = min(run.at_once if self._may_join(running) else 1, self.epochs - epoch)
+        count = min(run.at_once if self._may_join(run, running) else 1, self.epochs - epoch)
         run.snapshot.take()
         began = time.perf_counter()
         for member in running.values():
-            training, hooks = member.fit.training, member.hooks
+            fit, hooks = member.fit, member.hooks
             if not run.is_repeating:
-                member.fit.epoch = epoch + 1
-                hooks.call("epoch_begins", member.fit)
-            rates = training.rates if self.record_rate or hooks.changes_rate else {}
-            member.begun = Begun(skipped=training.skipped_steps, rates=rates)
+                fit.epoch = epoch + 1
+                hooks.call("epoch_begins", fit)
+            rates = fit.training.rates if self.record_rate or hooks.changes_rate else {}
+            skipped = fit.training.skipped_steps if run.training.scales_loss else 0
+            member.begun = Begun(skipped=skipped, rates=rates)
         recorded = self._train(run, epoch, count, running)
         if count > 1 and not run.interrupt.is_ending and not run.are_finite_with(recorded):
             # The epoch in which values became infinite or NaN is found one by one.
@@ -288,7 +291,7 @@ class PopulationFit:
                 if at:
                     member.fit.epoch = epoch + at + 1
                     member.hooks.call("epoch_begins", member.fit)
-                if self._ends(member, part, measured.get(number), seconds):
+                if self._ends(run, member, part, measured.get(number), seconds):
                     ended[number] = at + 1
                     break
         for epochs in set(ended.values()) - {count}:
@@ -304,17 +307,14 @@ class PopulationFit:
             run.at_once = min(2 * run.at_once, MOST_EPOCHS_AT_ONCE)
         return max(count, 1)
 
-    def _may_join(self, running: Mapping[int, _Member]) -> bool:
+    def _may_join(self, run: _Run, running: Mapping[int, _Member]) -> bool:
         """Whether nothing but the history is needed between two epochs."""
         if self.validation is not None or self.checkpoint is not None or self.record_rate:
             return False
-        return all(
-            member.hooks.read_history_only
-            and not member.hooks.changes_rate
-            and not member.fit.training.scales_loss
-            and not member.fit.training.has_averages
-            for member in running.values()
-        )
+        if run.training.scales_loss or run.has_averages:
+            return False
+        hooks = (member.hooks for member in running.values())
+        return all(own.read_history_only and not own.changes_rate for own in hooks)
 
     def _train(
         self, run: _Run, epoch: int, count: int, members: Mapping[int, _Member]
@@ -399,13 +399,18 @@ class PopulationFit:
             member.hooks.fit_fails(member.fit, error)
 
     def _ends(
-        self, member: _Member, recorded: Recorded, measured: Recorded | None, seconds: float
+        self,
+        run: _Run,
+        member: _Member,
+        recorded: Recorded,
+        measured: Recorded | None,
+        seconds: float,
     ) -> bool:
         """Adds an epoch to a member's history, calls its callbacks; whether its fit ends."""
         fit, hooks, metrics = member.fit, member.hooks, self.options[0].metrics
-        row = row_of_epoch(fit.training, metrics, member.begun, recorded, measured)
-        fit.history.add(row, seconds)
-        if member.keeps_averages:
+        skipped = fit.training.skipped_steps if run.training.scales_loss else None
+        fit.history.add(row_of_epoch(metrics, member.begun, skipped, recorded, measured), seconds)
+        if run.has_averages:
             note_averages(fit.training, fit.history)
         hooks.epoch_ends(fit)
         return hooks.call_functions(fit.history) or fit.is_stopping
@@ -434,6 +439,11 @@ class _Run:
     measure: Callable[[list[int]], dict[int, Recorded]]
     at_once: int = 1
     is_repeating: bool = False
+
+    @cached_property
+    def has_averages(self) -> bool:
+        """Whether the optimizer keeps averages of parameters."""
+        return self.training.has_averages
 
     def are_finite_with(self, recorded: Mapping[int, Sequence[Recorded]]) -> bool:
         """Whether all parameters and losses are finite."""

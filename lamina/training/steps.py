@@ -18,7 +18,7 @@ from lamina.data.conversion import convert
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
 from lamina.inspect.bill import MemoryBill
-from lamina.learning.protocols import TrainingOptions
+from lamina.learning.protocols import AVERAGE, TrainingOptions
 from lamina.runtime.compiled import compile_for_batch, program_for_batch
 from lamina.runtime.memories import (
     allocate_states,
@@ -29,6 +29,7 @@ from lamina.runtime.memories import (
 )
 from lamina.runtime.parameters import Parameters
 from lamina.step.derive import TrainingNumbers
+from lamina.step.loss_scaling import SKIPPED
 from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
 from lamina.training.batches import Accumulation, BatchRunner, Examples, Recorded
 from lamina.training.interrupt import Interrupt
@@ -118,6 +119,20 @@ class TrainingSteps(BatchRunner):
                 return MemoryBill(*given, members=members.count, grouping=grouping)
             program = self._program(divided.size).program
             return MemoryBill(divided.size, program, (divided.update.program,))
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is scaled: in mixed precision with float16."""
+        return SKIPPED in self._slots
+
+    @property
+    def has_averages(self) -> bool:
+        """Whether the optimizer keeps averages of parameters, as `lm.EMA` and `lm.SWA` do."""
+        return bool(self._averages())
+
+    def _averages(self) -> dict[str, Memory]:
+        names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
+        return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}
 
     def _require_fitting(self, count: int) -> None:
         """Raises ShapeError for a batch that is larger than the training was made for."""

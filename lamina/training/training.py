@@ -18,10 +18,9 @@ from lamina.data import Dataset, Stream
 from lamina.data.background import Reader
 from lamina.data.conversion import is_ranged
 from lamina.data.stream import AnyData, as_data
-from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError
 from lamina.inspect.explanation import Profile
-from lamina.learning.protocols import AVERAGE, TrainingOptions
+from lamina.learning.protocols import TrainingOptions
 from lamina.runtime.compiled import RecentPrograms
 from lamina.runtime.index_checks import check_indices
 from lamina.runtime.memories import read_all
@@ -150,11 +149,6 @@ class Training(TrainingSteps):
         with self._lock.mutex:
             self._require_alive()
             return float(self._slots[SCALE].read()) if SCALE in self._slots else None
-
-    @property
-    def scales_loss(self) -> bool:
-        """Whether the loss is scaled: in mixed precision with float16."""
-        return SKIPPED in self._slots
 
     def step(self, x: Any, y: Any = None, weights: Any = None) -> DeferredLoss:
         """One training step on a batch of at most `batch_size` examples.
@@ -317,11 +311,6 @@ class Training(TrainingSteps):
         make = partial(self._compile, len(arrays[0]))
         return profiled(make, arrays, self._parameters, seconds)
 
-    @property
-    def has_averages(self) -> bool:
-        """Whether the optimizer keeps averages of parameters, as `lm.EMA` and `lm.SWA` do."""
-        return bool(self._averages())
-
     def averaged_parameters(self) -> dict[str, Array]:
         """Copies of the averages of all parameters, for `Model.set_parameters`.
 
@@ -348,7 +337,3 @@ class Training(TrainingSteps):
             if self.steps_done:
                 values |= read_all(averages)
             return values
-
-    def _averages(self) -> dict[str, Memory]:
-        names = {name: f"{name}/{AVERAGE}" for name in self._parameters.variables}
-        return {name: self._slots[slot] for name, slot in names.items() if slot in self._slots}

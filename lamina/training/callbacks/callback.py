@@ -7,10 +7,11 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
+from lamina.base.records import cached_property
 from lamina.base.shapes import Array
 from lamina.checks import Called
 from lamina.checks.kinds import Kind
@@ -43,8 +44,6 @@ class RunningFit:
     """A fit while it runs, for the hooks of callbacks.
 
     Attributes:
-        model: the model that is trained; its parameters may be read and set.
-        training: the training, with the state of the optimizer.
         history: the finished epochs; at `epoch_ends` with the epoch that has just ended. A callback
             that adds a measure adds its name to `history.measured` when the fit begins.
         smaller_is_better: whether smaller is better, of each measure by its name; None if not said.
@@ -54,21 +53,31 @@ class RunningFit:
 
     def __init__(
         self,
-        model: TrainedModel,
-        training: Training,
+        model: Callable[[], TrainedModel],
+        training: Callable[[], Training],
         history: History,
         smaller_is_better: Mapping[str, bool | None],
         epochs: int,
         interrupt: Interrupt,
     ) -> None:
-        self.model = model
-        self.training = training
+        # Members of populations have neither before a callback asks for it.
+        self._model, self._training = model, training
         self.history = history
         self.smaller_is_better = smaller_is_better
         self.epochs = epochs
         self.epoch = len(history)
         self.is_stopping = False
         self._interrupt = interrupt
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The model that is trained; its parameters may be read and set."""
+        return self._model()
+
+    @cached_property
+    def training(self) -> Training:
+        """The training, with the state of the optimizer."""
+        return self._training()
 
     @property
     def rate(self) -> float:
