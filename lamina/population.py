@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, final
+from typing import Annotated, Any, cast, final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,9 @@ from lamina.checks.kinds import (
     Whole,
     Word,
 )
-from lamina.data import Dataset, as_dataset
+from lamina.data import Coding, Dataset, Stream, as_dataset
 from lamina.data.dataset import Data, positions_of
+from lamina.data.stream import as_data, as_inputs
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError, Named, ShapeError, errors_at
 from lamina.files.model_file import ModelFile, read_model, write_model
@@ -38,7 +39,7 @@ from lamina.network import Network
 from lamina.runtime import Inference, Parameters
 from lamina.step.member_numbers import groups_of
 from lamina.step.precision import Products, precision_of
-from lamina.training.callbacks.hooks import AnyCallback
+from lamina.training.callbacks.hooks import AnyCallback, check_callbacks
 from lamina.training.callbacks.monitoring import Best
 from lamina.training.evaluation import BATCH_SIZE, Evaluation, names_of, summary
 from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
@@ -175,6 +176,17 @@ class Population(Named):
         """The seed of each member, int64 (members,)."""
         return self._together([np.asarray(group.parameters.seeds) for group in self._groups])
 
+    @property
+    def coding(self) -> Coding | None:
+        """Of the table on which the members were trained, if any."""
+        return self._groups[0].parameters.coding
+
+    def _dataset(self, data: Any, coding: Coding | None, *, is_training: bool = False) -> Dataset:
+        """A data set, coded as those that the members take."""
+        dataset = as_dataset(data)
+        dense = dataset.dense() if dataset.is_sparse else dataset
+        return cast(Dataset, as_data(dense, coding, is_training=is_training))
+
     def _together(self, each: Sequence[Array]) -> Array:
         """Arrays of the groups, with a first axis of members, as one of all members."""
         if len(each) == 1:
@@ -197,14 +209,29 @@ class Population(Named):
         """The outputs of all members for any number of examples.
 
         Args:
-            inputs: as in `Model.predict`, but for streams.
+            inputs: as in `Model.predict`, but for streams; or arrays with a first axis of members,
+                for inputs of each member's own.
 
         Returns:
             An array (members, examples, ...), a tuple of them for several outputs. Its mean over
             the first axis is the prediction of the ensemble.
         """
-        given = inputs.inputs if isinstance(inputs, Dataset) else inputs
-        each = [group.inference(given) for group in self._groups]
+        given = as_inputs(inputs, self.coding)
+        if isinstance(given, Stream):
+            raise DefinitionError(
+                "a population predicts arrays",
+                facts=(("expected", "arrays, a Dataset, or a data frame"), ("found", "a stream")),
+                where="predict",
+                advice="population[0].predict(...) reads a stream; of a sparse matrix, "
+                "predict(matrix.toarray()).",
+            )
+        own = self._groups[0].inference.own_inputs(given, len(self))
+        each = [
+            group.inference(given)
+            if own is None
+            else group.inference.of_members([array[group.numbers] for array in own])
+            for group in self._groups
+        ]
         outputs = tuple(self._together(arrays) for arrays in zip(*each, strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -227,7 +254,7 @@ class Population(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: arrays with a first axis of members.
         """
-        examples, measured = as_dataset(data), as_metrics(metrics)
+        examples, measured = self._dataset(data, self.coding), as_metrics(metrics)
         own = self._subsets("subsets", subsets, examples)
         size, rows = min(batch_size, len(examples)), dict[int, dict[str, Any]]()
         for group in self._groups:
@@ -271,7 +298,7 @@ class Population(Named):
         """
         parameters = self._parameters
         options = self._options(loss, optimizer, metrics, clip, frozen)
-        dataset = None if data is None else as_dataset(data)
+        dataset = None if data is None else self._dataset(data, self.coding, is_training=True)
         own = self._seeds(seeds)
         return PopulationTraining(parameters, options, dataset, batch_size, seeds=own)
 
@@ -330,8 +357,9 @@ class Population(Named):
             >>> histories["loss"].shape
             (3, 2)
         """
-        data = as_dataset(train)
-        validated = None if validation is None else as_dataset(validation)
+        data = self._dataset(train, self.coding, is_training=True)
+        coding = data.coding or self.coding
+        validated = None if validation is None else self._dataset(validation, coding)
         weights = numbers_of(class_weights, data.target_arrays)
         further = {"class_weights": weights, "gradient_norm": "gradient_norm" in record}
         options = self._options(loss, optimizer, metrics, clip, frozen, **further)
@@ -348,6 +376,7 @@ class Population(Named):
                 parameters=group.parameters,
                 options=[options[number % len(options)] for number in group.members],
                 train=data,
+                coding=coding,
                 subsets=group.rows(trained),
                 validation=validated,
                 validation_subsets=group.rows(validating),
@@ -377,7 +406,7 @@ class Population(Named):
         loss: Losses,
         trials: OptionalCount = None,
         validation: Data | None = None,
-        folds: Count = 5,
+        folds: Annotated[int, Whole(2)] = 5,
         epochs: Count = 1,
         batch_size: BatchSize = 32,
         metrics: Metrics = (),
@@ -421,6 +450,7 @@ class Population(Named):
             >>> found.best
             {'rate': 0.01}
         """
+        check_callbacks(callbacks)
         data = as_dataset(train)
         named = as_metrics(metrics)
         measures: dict[str, bool | None] = {"loss": True}
@@ -471,7 +501,7 @@ class Population(Named):
         values = self._parameters.read(list(self._parameters.memories))
         precision, seed = self._parameters.precision, self._parameters.seed
         file = partial(ModelFile, self.network, precision, seed, values, seeds=self.seeds)
-        write_model(path, file(networks=self._parameters.networks))
+        write_model(path, file(networks=self._parameters.networks, coding=self.coding))
 
     @classmethod
     @checked
@@ -498,7 +528,9 @@ class Population(Named):
             saved.require_members(several=True)
         given = saved.network, open_engine(engine), saved.precision, saved.seed, saved.values
         made = partial(Parameters, *given, seeds=saved.seeds, networks=saved.networks)
-        return cls.of_parameters(made(may_use_lanes=lanes))
+        parameters = made(may_use_lanes=lanes)
+        parameters.coding = saved.coding
+        return cls.of_parameters(parameters)
 
     def _options(
         self,

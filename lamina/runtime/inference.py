@@ -13,7 +13,7 @@ from lamina.base.records import cached_property
 from lamina.base.shapes import BATCH, Array, DType, Shape, as_dtype, bind, shape_text, size_of
 from lamina.data import Stream
 from lamina.data.background import Plan, Reader
-from lamina.data.conversion import ArrayType, is_exact, is_ranged, type_of
+from lamina.data.conversion import ArrayType, is_exact, is_ranged, to_array, type_of
 from lamina.data.stream import STEP_EXAMPLES
 from lamina.engines.engine import Memory
 from lamina.errors import ShapeError
@@ -24,7 +24,7 @@ from lamina.runtime.index_checks import check_indices
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.profile import profiled
 from lamina.step.derive import BatchGraph, BatchSpecs, inference_graph
-from lamina.step.names import Names
+from lamina.step.names import Names, as_arrays
 from lamina.step.specs import check_batch, converted, input_spec
 
 # The batch size of predictions is a power of two between these bounds: the largest one with which
@@ -33,8 +33,8 @@ from lamina.step.specs import check_batch, converted, input_spec
 LARGEST_BATCH, SMALLEST_BATCH = 4096, 16
 LARGEST_TENSOR_BYTES, LARGEST_ON_GPU = 8 << 20, 64 << 20
 
-# The number of examples, and the dtypes of the inputs.
-_Key = tuple[int, tuple[DType, ...]]
+# The number of examples, the dtypes of the inputs, and whether each member has its own.
+_Key = tuple[int, tuple[DType, ...], bool]
 
 
 @final
@@ -81,8 +81,28 @@ class Inference:
                 return self._in_batches(arrays, dtypes, size)
             # The numbers of another integer type are checked each time.
             if len(arrays) == 1 and not is_ranged(dtypes[0], self._specs[0][1]):
-                self._last = type_of(arrays[0]), (count, dtypes)
-            return self._run(arrays, (count, dtypes))
+                self._last = type_of(arrays[0]), (count, dtypes, False)
+            return self._run(arrays, (count, dtypes, False))
+
+    def own_inputs(self, inputs: Any, members: int) -> list[Array] | None:
+        """Inputs of each member's own, with an axis of members; None if all share them."""
+        arrays = [to_array(array, NO_ARRAY) for array in as_arrays(inputs, self._names)]
+        ranks = [len(shape) for shape, _ in self._specs]
+        return with_members(arrays, ranks, self._labels, members)
+
+    def of_members(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """The outputs of each member for inputs of its own, (members, examples, ...)."""
+        members, count = inputs[0].shape[:2]
+        flat = self._checked(tuple(array.reshape(-1, *array.shape[2:]) for array in inputs))
+        arrays = [array.reshape(members, count, *array.shape[1:]) for array in flat]
+        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
+        results: list[tuple[Array, ...]] = []
+        with self._parameters.lock.mutex:
+            size = min(count, self._largest_batch)
+            for start in range(0, count, max(size, 1)):
+                rows = [np.ascontiguousarray(array[:, start : start + size]) for array in arrays]
+                results.append(self._run(rows, (rows[0].shape[1], dtypes, True)))
+        return tuple(np.concatenate(outputs, axis=1) for outputs in zip(*results, strict=True))
 
     def _exact_key(self, inputs: Any) -> _Key | None:
         """The key of the program, if the inputs need no check: one array of the last one's type."""
@@ -110,7 +130,7 @@ class Inference:
             while (chunk := reader.take()) is not None:
                 for batch in (rows for group in chunk.groups for rows in group):
                     rows = [array[batch] for array in chunk.arrays]
-                    key = len(batch), tuple(as_dtype(array.dtype) for array in rows)
+                    key = len(batch), tuple(as_dtype(array.dtype) for array in rows), False
                     with self._parameters.lock.mutex:
                         results.append(self._run(rows, key))
                 reader.give_back(chunk)
@@ -147,7 +167,7 @@ class Inference:
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
         """The time of each step of the program of a forward pass."""
         arrays = self._checked(inputs)
-        key = len(arrays[0]), tuple(as_dtype(array.dtype) for array in arrays)
+        key = len(arrays[0]), tuple(as_dtype(array.dtype) for array in arrays), False
         return profiled(partial(self._compile, key), arrays, self._parameters, seconds)
 
     def _run(self, arrays: Sequence[Array], key: _Key) -> tuple[Array, ...]:
@@ -163,7 +183,7 @@ class Inference:
         results: dict[str, Array] = {}
         for start in range(0, count, size):
             rows = [array[start : start + size] for array in arrays]
-            compiled = self._programs.get((len(rows[0]), dtypes), self._compile)
+            compiled = self._programs.get((len(rows[0]), dtypes, False), self._compile)
             compiled.run(rows)
             for name, buffer in compiled.program.outputs:
                 spec = compiled.program.buffers[buffer]
@@ -185,12 +205,47 @@ class Inference:
         return output[(slice(None),) * len(self._members) + (slice(start, stop),)]
 
     def _compile(self, key: _Key, timed: bool = False) -> CompiledProgram:
-        (batch, dtypes), parameters = key, self._parameters
+        (batch, dtypes, own_inputs), parameters = key, self._parameters
         self._shared = self._shared or parameters.with_random_state()
         graph = _graph_of(parameters, dtypes)
         require_batch([tensor.shape for _, tensor in graph.graph.outputs])
         placement, shared = parameters.placement, self._shared
-        return compile_for_batch(graph, batch, placement, shared, "inference", timed=timed)
+        given = graph, batch, placement, shared, "inference"
+        return compile_for_batch(*given, timed=timed, own_inputs=own_inputs)
+
+
+def with_members(
+    arrays: Sequence[Array], ranks: Sequence[int], labels: Sequence[str], members: int
+) -> list[Array] | None:
+    """Arrays with a first axis of members; those that members share are repeated.
+
+    Args:
+        ranks: their ranks without that axis.
+
+    Returns:
+        None if all are shared.
+
+    Raises:
+        ShapeError: for another number of members.
+    """
+    own = [array.ndim == rank + 1 for array, rank in zip(arrays, ranks, strict=False)]
+    if not any(own):
+        return None
+    for array, is_own, name in zip(arrays, own, labels, strict=False):
+        if is_own and len(array) != members:
+            raise ShapeError(
+                f"{name} has another number of members than the population",
+                facts=(("expected", str(members)), ("found", str(len(array)))),
+                advice="The first axis is that of members; leave it out if all share a batch.",
+            )
+    return [
+        array if is_own else np.broadcast_to(array, (members, *array.shape))
+        for array, is_own in zip(arrays, own, strict=True)
+    ]
+
+
+# The problem of a value that is no array.
+NO_ARRAY = "the inputs cannot be converted to an array"
 
 
 def require_batch(shapes: Sequence[Shape]) -> None:

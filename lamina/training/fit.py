@@ -44,6 +44,7 @@ from lamina.training.training import Training
 
 if TYPE_CHECKING:
     from lamina.data.coding import Coding
+    from lamina.training.population import PopulationTraining
 
 # What Ctrl-C does: `fit` returns the history so far, or raises KeyboardInterrupt at its end.
 RETURN = "return"
@@ -128,7 +129,7 @@ class Fit:
                     micro_batch=self.micro_batch,
                 )
             )
-            stack.enter_context(self._coded(training))
+            stack.enter_context(coded(self.parameters, self.coding, training))
             history = self._begin(training, hooks, checkpoint)
             better = measures_of(
                 training,
@@ -154,17 +155,6 @@ class Fit:
                 raise
         say_of_end(interrupt, len(history), self.epochs)
         return history
-
-    @contextmanager
-    def _coded(self, training: Training) -> Generator[None]:
-        """Gives the model the coding of the data, unless no training step changes the model."""
-        before, self.parameters.coding = self.parameters.coding, self.coding
-        try:
-            yield
-        finally:
-            with suppress(EngineError):
-                if not training.steps_done:
-                    self.parameters.coding = before
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -386,6 +376,20 @@ def _restored_after_errors(snapshot: Snapshot, epoch: int) -> Generator[None]:
             state = f"not restored ({failure.problem}): load it from a file"
         error.facts = (*error.facts, ("model", state))
         raise
+
+
+@contextmanager
+def coded(
+    parameters: Parameters, coding: Coding | None, training: Training | PopulationTraining
+) -> Generator[None]:
+    """Gives a model the coding of the data, unless no training step changes the model."""
+    before, parameters.coding = parameters.coding, coding
+    try:
+        yield
+    finally:
+        with suppress(EngineError):
+            if not np.any(training.steps_done):
+                parameters.coding = before
 
 
 def measures_of(

@@ -15,8 +15,9 @@ from lamina.data import Dataset, as_dataset
 from lamina.data.arrays import as_tuple
 from lamina.data.conversion import to_array
 from lamina.data.dataset import Data
-from lamina.errors import DefinitionError, ShapeError
+from lamina.errors import DefinitionError
 from lamina.learning.protocols import TrainingOptions
+from lamina.runtime.inference import with_members
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples, Streamed
 from lamina.step.derive import TrainingNumbers
@@ -175,24 +176,11 @@ class PopulationTraining(TrainingSteps):
         given += as_tuple(weights)
         arrays = [to_array(value, "a batch cannot be converted to an array") for value in given]
         ranks = [len(shape) for shape, _ in self._specs()]
-        own = [array.ndim == rank + 1 for array, rank in zip(arrays, ranks, strict=False)]
-        if not any(own):
+        own = with_members(arrays, ranks, self._labels, self.count)
+        if own is None:
             ready = self._converted(x, y, weights)
             return [np.broadcast_to(array, (self.count, *array.shape)) for array in ready]
-        for array, is_own, name in zip(arrays, own, self._labels, strict=False):
-            if is_own and len(array) != self.count:
-                raise ShapeError(
-                    f"{name} has another number of members than the population",
-                    facts=(("expected", str(self.count)), ("found", str(len(array)))),
-                    where="step",
-                    advice="The first axis is that of members; leave it out if all share a batch.",
-                )
-        flat = [
-            (array if is_own else np.broadcast_to(array, (self.count, *array.shape))).reshape(
-                -1, *array.shape[2 if is_own else 1 :]
-            )
-            for array, is_own in zip(arrays, own, strict=True)
-        ]
+        flat = [array.reshape(-1, *array.shape[2:]) for array in own]
         inputs, targets = len(self._wanted_inputs), len(self._batch.targets)
         parts = flat[:inputs], flat[inputs : inputs + targets], flat[inputs + targets :]
         plain = [tuple(part) if len(part) != 1 else part[0] for part in parts]

@@ -17,7 +17,7 @@ import numpy as np
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.origin import warn
-from lamina.data import Dataset
+from lamina.data import Coding, Dataset
 from lamina.errors import NonFiniteError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Parameters
@@ -29,6 +29,7 @@ from lamina.training.checkpoints import Begun, Checkpoint, MemberNotes, kind_of_
 from lamina.training.epochs import no_whole_batch, steps_of
 from lamina.training.evaluation import Evaluation
 from lamina.training.fit import (
+    coded,
     measures_of,
     note_averages,
     nothing_to_resume,
@@ -102,6 +103,7 @@ class PopulationFit:
     parameters: Parameters
     options: Sequence[TrainingOptions]
     train: Dataset
+    coding: Coding | None
     subsets: Sequence[Array] | None
     validation: Dataset | None
     validation_subsets: Sequence[Array] | None
@@ -136,6 +138,7 @@ class PopulationFit:
                     self.parameters, self.options, self.train, size, seeds=self.seeds
                 )
             )
+            stack.enter_context(coded(self.parameters, self.coding, training))
             interrupt = stack.enter_context(held_interrupts())
             members, running = self._begin(training, interrupt, checkpoint)
             try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast, final
 
 import numpy as np
@@ -20,6 +21,7 @@ from lamina.learning.protocols import Optimizer
 from lamina.network import Network
 from lamina.reports import table_text, value_text
 from lamina.step.member_numbers import kinds_of
+from lamina.training.fit import of_validation
 from lamina.training.history import History
 
 # Makes the network and the optimizer of a trial from its parameters, which it gets by name.
@@ -135,9 +137,10 @@ def run_search(
             optimizer=[made[number][1] for number, _ in members],
             subsets=inside,
             **fitted,
-            **(watched if fitted["callbacks"] else {}),
+            **(watched if len(fitted["callbacks"]) else {}),
         )
-        values = own.evaluate(validated, subsets=outside, **measured)
+        with nullcontext() if validation is None else of_validation():
+            values = own.evaluate(validated, subsets=outside, **measured)
         for at, place in enumerate(members):
             models[place], histories[place] = own[at], of_fit[at]
             for name, rows in values.items():
@@ -185,14 +188,16 @@ def trials_of(space: Space, count: int | None, seed: int) -> list[Mapping[str, A
     if not isinstance(space, Mapping):
         if count is not None:
             raise _no_trials("the trials are given as a list", "trials=None", str(count))
+        if not space:
+            raise _no_trials(_NOTHING, _CHOICES, "[]")
         return list(space)
     drawn = {name: _distribution(name, values) for name, values in space.items()}
     choices = {name: list(space[name]) for name, draw in drawn.items() if draw is None}
     empty = [name for name, values in choices.items() if not values]
     if empty or not space:
         found = f"{empty[0]}: []" if empty else "{}"
-        raise _no_trials("there is nothing to choose from", "{'rate': [0.01, 0.1]}", found)
-    random = np.random.default_rng(seed)
+        raise _no_trials(_NOTHING, _CHOICES, found)
+    random = _generator(seed)
     if len(choices) == len(space):
         lengths = [*map(len, choices.values())]
         total = math.prod(lengths)
@@ -217,6 +222,14 @@ def trials_of(space: Space, count: int | None, seed: int) -> list[Mapping[str, A
         return given
 
     return [{name: value(name) for name in drawn} for _ in range(count)]
+
+
+_NOTHING, _CHOICES = "there is nothing to choose from", "{'rate': [0.01, 0.1]}"
+
+
+def _generator(seed: int) -> np.random.Generator:
+    """NumPy's generator, whose seeds are not negative."""
+    return np.random.default_rng(seed % 2**64)
 
 
 def _no_trials(problem: str, expected: str, found: str) -> DefinitionError:
@@ -247,14 +260,14 @@ def folds_of(data: Dataset, count: int, seed: int) -> list[tuple[Array, Array]]:
 
     Classes, which are whole numbers, have about the same share in all folds.
     """
-    if not 2 <= count <= len(data):
+    if count > len(data):
         raise DefinitionError(
             "the examples cannot be divided into so many folds",
-            facts=(("expected", f"folds from 2 to {len(data):,}"), ("found", str(count))),
+            facts=(("expected", f"folds <= {len(data):,}"), ("found", str(count))),
             where="search",
             advice="One part is for validation, the others for training; or give validation=...",
         )
-    positions = np.random.default_rng(seed).permutation(len(data))
+    positions = _generator(seed).permutation(len(data))
     targets = data.target_arrays
     if len(targets) == 1 and targets[0].ndim == 1 and targets[0].dtype.kind in "iub":
         positions = positions[np.argsort(targets[0][positions], kind="stable")]

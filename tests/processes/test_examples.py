@@ -82,6 +82,10 @@ SUMS = r"right of 2000 other sums: ([\d.]+)%"
 # Arguments, a number that is printed, and the least that it must be.
 CLAIMS = [
     ("softmax_digits", "--epochs 15", r"accuracy on 359 held-out images: ([\d.]+)%", 93),
+    ("cartpole", "--seeds 2 --rollouts 30", r"mean return ([\d.]+), the least", 150),
+    pytest.param(
+        *("cartpole", "", r"mean return ([\d.]+), the least", 475), marks=pytest.mark.slow
+    ),
     ("two_inputs", "", r"explained of the variance: ([\d.]+)%", 98),
     ("adding_problem", "--length 10 --examples 10000 --epochs 2", SUMS, 90),
     pytest.param("adding_problem", "", SUMS, 99, marks=pytest.mark.slow),
@@ -93,6 +97,20 @@ def test_an_example_reaches_what_it_claims(run, name, arguments, pattern, least)
     curves = [] if name == "two_inputs" else ["--curves", "curves.png"]
     assert number(pattern, run(name, *arguments.split(), *curves)) >= least
     assert_pictures(*curves[1:])
+
+
+def test_a_calibrated_ensemble_contains_as_many_targets_as_it_says(run):
+    output = run("calibrated_ensemble", "--networks", 5, "--epochs", 60)
+    shares = {
+        name: [float(share) for share in re.findall(r"([\d.]+) %", line)]
+        for line in output.splitlines()
+        if (name := line.split("  ")[0]) in ("one network", "the calibrated ensemble")
+    }
+    errors = {
+        name: max(abs(share - level) for share, level in zip(each, (50, 80, 90, 95), strict=True))
+        for name, each in shares.items()
+    }
+    assert errors["the calibrated ensemble"] < min(errors["one network"], 6)
 
 
 def test_softmax_trains_on_idx_files(run, tmp_path):

@@ -478,6 +478,22 @@ ROWS |= {
         call=fitted_together,
         words=NO_BATCHES,
     ),
+    "Population.search": Row(
+        {
+            "make": lambda rate: (NET, lm.SGD(rate)),
+            "space": [{"rate": 0.1}],
+            "train": (X, Y),
+            "loss": lm.MSE(),
+            "batch_size": 4,
+            "folds": 2,
+            "engine": "interpreter",
+        },
+        DATA
+        | OF_CLASSES
+        | {"make space monitor": NOTHING, "trials best": OPTIONAL, "callbacks": some("()")},
+        call=lm.Population.search,
+        words=NO_BATCHES,
+    ),
     "Population.set_parameters": Row({"values": {}}, {"values": some("{}")}),
     "Population.load": Row({"path": SAVED, "engine": "interpreter"}, {"path": NOTHING}),
     "PopulationTraining.step": Row(

@@ -436,3 +436,36 @@ def test_any_number_of_examples_is_predicted():
     for number, model in enumerate(made):
         np.testing.assert_array_equal(outputs[number], model.predict(x))
     assert made.predict(x[:0]).shape == (2, 0, 2)
+
+
+def test_inputs_of_each_members_own_are_predicted():
+    made = population(4)
+    own = np.random.default_rng(1).standard_normal((4, 70, 3), np.float32)
+    expected = np.stack([made[n].predict(own[n]) for n in range(4)])
+    assert np.allclose(made.predict(own), expected, atol=1e-6)
+    several = lm.Population(
+        [NET, lm.Sequential(lm.Input(3), lm.Linear(2)), NET, NET], engine="interpreter"
+    )
+    expected = np.stack([several[n].predict(own[n]) for n in range(4)])
+    assert np.allclose(several.predict(own), expected, atol=1e-6)
+    text = error_text(LaminaError, lambda: made.predict(own[:3]))
+    assert "another number of members" in text
+    assert "expected  4" in text
+
+
+def test_a_table_is_coded_for_all_members(tmp_path):
+    rows = {"age": [30.0, 40.0, None, 20.0], "town": ["A", "B", "A", "B"], "y": [0, 1, 1, 0]}
+    data = lm.data.from_frame(rows, target="y", gaps="mean")
+    made = lm.Population(lm.Sequential(lm.Input(data.input_shapes[0][0]), lm.Linear(2)), 3)
+    made.fit(data, loss=lm.CrossEntropy(), optimizer=lm.SGD(0.1), epochs=2, progress=False)
+    new = {"age": [25.0], "town": ["B"]}
+    expected = np.stack([member.predict(new) for member in made])
+    assert np.array_equal(made.predict(new), expected)
+    made.save(tmp_path / "members.safetensors")
+    again = lm.Population.load(tmp_path / "members.safetensors")
+    assert again.coding == made.coding == data.coding
+    assert np.array_equal(again.predict(new), expected)
+    other = lm.data.from_frame({"town": ["A", "C"], "age": [1.0, 2.0], "y": [0, 1]}, target="y")
+    assert "coded otherwise" in error_text(
+        LaminaError, lambda: made.evaluate(other, lm.CrossEntropy())
+    )
