@@ -93,18 +93,17 @@ def test_trials_are_a_grid_or_random_or_given():
 
 
 def test_a_trial_that_fails_is_the_last():
+    def descending(rate):
+        return lm.Sequential(lm.Input(3), lm.Linear(3), lm.Linear(2)), lm.SGD(rate)
+
+    how = {"validation": (X, Y), "epochs": 4}
     with pytest.warns(LaminaWarning, match="member 0 stopped"):
-        found = searched(
-            [{"rate": 1e38}, {"rate": 0.1}],
-            lambda rate: (make(rate)[0], lm.SGD(rate)),
-            validation=(X, Y),
-            epochs=4,
-        )
+        found = searched([{"rate": 1e20}, {"rate": 0.1}], descending, **how)
     assert np.isnan(found.scores[0])
     assert found.order == [1, 0]
     assert found.best == {"rate": 0.1}
     with pytest.warns(LaminaWarning):
-        none = searched([{"rate": 1e38}], descending, **how)
+        none = searched([{"rate": 1e20}], descending, **how)
     with pytest.raises(lm.errors.DefinitionError, match="no trial has a score"):
         _ = none.best
 
