@@ -1,7 +1,7 @@
 """Balance a pole on a cart, with ten seeds at once (reinforcement learning by PPO).
 
     python examples/cartpole.py
-    python examples/cartpole.py --seeds 3 --curves returns.png
+    python examples/cartpole.py --seeds 3
 
 The cart is pushed to the left or to the right. An episode ends when it leaves the track, when the
 pole falls, or after 500 pushes; its return is the number of pushes (CartPole-v1: Barto, Sutton and
@@ -29,9 +29,9 @@ CLIP, ENTROPY = 0.2, 0.005
 def make_network():
     """Scores of both pushes, and the value of a state: position, speed, angle, angular speed."""
     state = lm.Input(4)
-    actor = lm.Sequential(lm.Input(4), lm.Linear(64), lm.Tanh(), lm.Linear(64), lm.Tanh(), lm.Linear(2))
-    critic = lm.Sequential(lm.Input(4), lm.Linear(64), lm.Tanh(), lm.Linear(64), lm.Tanh(), lm.Linear(1))
-    return lm.Network(state, {"scores": actor(state), "value": critic(state)[:, 0]})
+    how = {"input": (4,), "activation": lm.Tanh()}
+    scores, value = (lm.networks.mlp((64, 64), count, **how)(state) for count in (2, 1))
+    return lm.Network(state, {"scores": scores, "value": value[:, 0]})
 
 
 class Carts:
@@ -44,7 +44,7 @@ class Carts:
 
     def push(self, right):
         """Pushes all carts for 0.02 s: their states, and which have fallen or reached the end."""
-        x, speed, angle, turning = np.moveaxis(self.states.astype(float), -1, 0)
+        _, speed, angle, turning = np.moveaxis(self.states.astype(float), -1, 0)
         sine, cosine = np.sin(angle), np.cos(angle)
         # A cart of 1 kg, a pole of 0.1 kg and 1 m, and a force of 10 N.
         force = (np.where(right, 10.0, -10.0) + 0.05 * turning**2 * sine) / 1.1
@@ -57,12 +57,10 @@ class Carts:
         return fallen, ~fallen & (self.ages == LONGEST)
 
     def renew(self, ended):
-        """Begins new episodes, where others have ended; returns their lengths."""
-        lengths = self.ages[ended]
+        """Begins new episodes where others have ended."""
         fresh = self.random.uniform(-0.05, 0.05, self.states.shape).astype("float32")
         self.states = np.where(ended[..., None], fresh, self.states)
         self.ages = np.where(ended, 0, self.ages)
-        return lengths
 
 
 def ppo(outputs, targets):
@@ -71,9 +69,7 @@ def ppo(outputs, targets):
     logs = lm.ops.log_softmax(scores)
     log = lm.ops.take_along_axis(logs, lm.ops.expand_dims(action, 1), 1)[:, 0]
     ratio = lm.ops.exp(log - before)
-    gain = lm.ops.minimum(
-        ratio * advantage, lm.ops.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage
-    )
+    gain = lm.ops.minimum(ratio * advantage, lm.ops.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage)
     entropy = -lm.ops.sum(lm.ops.exp(logs) * logs, axes=1)
     return lm.ops.mean(0.5 * (value - wanted) ** 2 - gain - ENTROPY * entropy)
 
@@ -109,7 +105,7 @@ def advantages(values, rewards, ended, last):
     return found
 
 
-def tested(predict, seeds, episodes=10):
+def tested(predict, seeds, episodes):
     """The mean return of each member, which takes the better push each time."""
     carts = Carts((seeds, episodes), 1234)
     returns, running = np.zeros((seeds, episodes)), np.ones((seeds, episodes), bool)
@@ -123,9 +119,8 @@ def tested(predict, seeds, episodes=10):
 def main(argv=None):
     parser = argparse.ArgumentParser(description="Balance a pole, with several seeds at once.")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rollouts", type=int, default=100)
+    parser.add_argument("--rollouts", type=int, default=120)
     parser.add_argument("--engine", default="cpu")
-    parser.add_argument("--curves", metavar="PNG", help="where to draw the returns")
     options = parser.parse_args(argv)
 
     seeds, steps = options.seeds, options.rollouts * ROUNDS * CARTS * PUSHES // BATCH
@@ -147,8 +142,7 @@ def main(argv=None):
         each = zip(predictors[count], states, strict=True)
         return [np.stack(outputs) for outputs in zip(*(p(x) for p, x in each), strict=True)]
 
-    random, carts = np.random.default_rng(0), Carts((seeds, CARTS), 0)
-    curves = []
+    random, carts, latest = np.random.default_rng(0), Carts((seeds, CARTS), 0), []
     for rollout in range(options.rollouts):
         (states, right, log, values, rewards, ended), returns = play(carts, predict, random)
         gains = advantages(values, rewards, ended, predict(carts.states)[1])
@@ -162,19 +156,13 @@ def main(argv=None):
             for rows in random.permutation(CARTS * PUSHES).reshape(-1, BATCH):
                 targets = (right[:, rows], *(array[:, rows] for array in numeric))
                 training.step(states[:, rows], targets)
-        done = (returns > 0).sum((1, 2))
-        curves.append(np.where(done, returns.sum((1, 2)) / np.maximum(done, 1), np.nan))
-        if rollout % 10 == 9:
-            print(f"after {rollout + 1} rollouts: mean return {np.nanmean(curves[-1]):.0f}")
+        latest = np.concatenate([latest, returns[returns > 0]])[-100:]
+        if rollout % 20 == 19:
+            print(f"after {rollout + 1} rollouts: mean of the last returns {latest.mean():.0f}")
 
-    final = tested(predict, seeds)
+    final = tested(predict, seeds, 10)
     print("returns of the seeds:", " ".join(f"{value:.0f}" for value in final))
     print(f"mean return {final.mean():.0f}, the least {final.min():.0f}")
-    if options.curves:
-        lm.reports.plot_curves(
-            {f"seed {n}": list(curve) for n, curve in enumerate(np.transpose(curves))}, options.curves
-        )
-        print(f"wrote {options.curves}")
 
 
 if __name__ == "__main__":
