@@ -135,7 +135,10 @@ def main(argv=None):
     predictors = {}
 
     def predict(states):
-        """The outputs of each member for its own states, (members, carts, ...)."""
+        """The outputs of each member for its own states, (members, carts, ...).
+
+        As `population.predict`, by predictors, which do little besides the arithmetic.
+        """
         count = states.shape[1]
         if count not in predictors:
             predictors[count] = [member.predictor(batch_size=count) for member in population]
@@ -156,7 +159,8 @@ def main(argv=None):
             for rows in random.permutation(CARTS * PUSHES).reshape(-1, BATCH):
                 targets = (right[:, rows], *(array[:, rows] for array in numeric))
                 training.step(states[:, rows], targets)
-        latest = np.concatenate([latest, returns[returns > 0]])[-100:]
+        in_order = np.moveaxis(returns, 2, 0)
+        latest = np.concatenate([latest, in_order[in_order > 0]])[-100:]
         if rollout % 20 == 19:
             print(f"after {rollout + 1} rollouts: mean of the last returns {latest.mean():.0f}")
 

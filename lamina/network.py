@@ -153,16 +153,13 @@ class Network(Named):
     def definition(self) -> Hashable:
         """A checksum, equal for networks of equal layers, which have equal graphs.
 
-        That of a network with somebody's own layers is its own.
+        A network with layers that are not Lamina's has a number of its own.
         """
-        places, layers, rows = dict[Tensor, int](), dict[int, int](), list[object]()
+        places, seen, rows = dict[Tensor, int](), dict[int, int](), list[object]()
         try:
             for node in self.nodes:
-                # Two equal layers have parameters of their own.
-                layer = layers.setdefault(id(node.attributes.get("layer")), len(layers))
-                operands = [places[operand] for operand in node.operands]
-                spec = plain_key((dict(node.attributes), node.shape, node.dtype))
-                rows.append((node.op.name, layer, *operands, spec))
+                spec = plain_key((dict(node.attributes), node.shape, node.dtype), seen=seen)
+                rows.append((node.op.name, [places[operand] for operand in node.operands], spec))
                 places[node] = len(places)
         except OwnCodeError:
             return id(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, cast, final
 
@@ -27,7 +27,7 @@ from lamina.checks.kinds import (
 )
 from lamina.data import Coding, Dataset, Stream, as_dataset
 from lamina.data.dataset import Data, positions_of
-from lamina.data.stream import as_data, as_inputs
+from lamina.data.stream import as_data, as_inputs, is_stream
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError, Named, ShapeError, errors_at
 from lamina.files.model_file import ModelFile, read_model, write_model
@@ -40,11 +40,11 @@ from lamina.runtime import Inference, Parameters
 from lamina.step.member_numbers import groups_of
 from lamina.step.precision import Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback, check_callbacks
-from lamina.training.callbacks.monitoring import Best
 from lamina.training.evaluation import BATCH_SIZE, Evaluation, names_of, summary
+from lamina.training.history import SMALLEST, Best
 from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
 from lamina.training.population_fit import Histories, PopulationFit, fitted_together
-from lamina.training.search import Make, Search, Space, run_search, trials_of
+from lamina.training.search import Comparison, Make, Search, Space, trials_of
 
 _ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
 _NETWORK = Instance(Network, "a member is made of a network", _ADVICE)
@@ -178,7 +178,7 @@ class Population(Named):
 
     @property
     def coding(self) -> Coding | None:
-        """Of the table on which the members were trained, if any."""
+        """The coding of the table on which the members were trained; None for arrays."""
         return self._groups[0].parameters.coding
 
     def _dataset(self, data: Any, coding: Coding | None, *, is_training: bool = False) -> Dataset:
@@ -218,13 +218,17 @@ class Population(Named):
         """
         given = as_inputs(inputs, self.coding)
         if isinstance(given, Stream):
-            raise DefinitionError(
-                "a population predicts arrays",
-                facts=(("expected", "arrays, a Dataset, or a data frame"), ("found", "a stream")),
-                where="predict",
-                advice="population[0].predict(...) reads a stream; of a sparse matrix, "
-                "predict(matrix.toarray()).",
-            )
+            if is_stream(inputs):
+                raise DefinitionError(
+                    "a population predicts arrays",
+                    facts=(
+                        ("expected", "an array, a Dataset, a data frame"),
+                        ("found", "a stream"),
+                    ),
+                    where="predict",
+                    advice="A member reads a stream: population[0].predict(...).",
+                )
+            given = as_dataset(inputs).dense().inputs
         own = self._groups[0].inference.own_inputs(given, len(self))
         each = [
             group.inference(given)
@@ -393,7 +397,12 @@ class Population(Named):
             )
             for group in self._groups
         ]
-        return fitted_together(fits)
+        try:
+            return fitted_together(fits)
+        finally:
+            # The members of all shapes take the same tables.
+            for group in self._groups:
+                group.parameters.coding = self.coding
 
     @classmethod
     @checked
@@ -437,8 +446,8 @@ class Population(Named):
             monitor: `"loss"` or the name of a metric with one number.
             best: whether `"min"` or `"max"` of it is best; by default what the metric says.
             engine, dtype, precision: the arguments of `Model`.
-            seed: the seed of random trials and of the folds, and that of the networks of the first
-                fold; those of the next one have the next seed.
+            seed: the seed of random trials, of the folds, and of the networks of the first fold;
+                the networks of each further fold have the next seed.
 
         Example:
             >>> digits = lm.data.digits()
@@ -453,24 +462,30 @@ class Population(Named):
         check_callbacks(callbacks)
         data = as_dataset(train)
         named = as_metrics(metrics)
-        measures: dict[str, bool | None] = {"loss": True}
-        for name, metric in zip(names_of(["loss"], named), named, strict=True):
-            measures[name] = getattr(metric, "smaller_is_better", None)
-        common = {"loss": loss, "metrics": metrics, "batch_size": batch_size}
-        how = {"clip": clip, "class_weights": class_weights, "callbacks": callbacks}
-        return run_search(
+        by_output = cast(Iterable[str], loss) if isinstance(loss, Mapping) else ()
+        losses = ["loss", *(f"{name}_loss" for name in by_output)]
+        directions: dict[str, bool | None] = dict.fromkeys(losses, True)
+        for name, metric in zip(names_of(losses, named), named, strict=True):
+            directions[name] = getattr(metric, "smaller_is_better", None)
+        if best is not None and monitor in directions:
+            directions[monitor] = best == SMALLEST
+        common: dict[str, Any] = {"loss": loss, "metrics": metrics}
+        how: dict[str, Any] = {"clip": clip, "class_weights": class_weights, "callbacks": callbacks}
+        how |= {"epochs": epochs, "batch_size": batch_size, "progress": progress}
+        comparison = Comparison(
             partial(cls, engine=engine, dtype=dtype, precision=precision),
             make,
-            trials_of(space, trials, seed),
             data,
             None if validation is None else as_dataset(validation),
             folds,
             seed,
-            monitor=monitor,
-            smaller_is_better=measures.get(monitor) if best is None else best == "min",
-            fitted={**common, **how, "epochs": epochs, "progress": progress},
-            measured={**common, "batch_size": BATCH_SIZE},
+            monitor,
+            directions,
+            fitted=common | how,
+            measured=common,
+            is_watched=len(callbacks) > 0,
         )
+        return comparison.run(trials_of(space, trials, seed))
 
     def parameters(self) -> dict[str, Array]:
         """Copies of all parameters, `{"1.weight": array, ...}`, with a first axis of members."""

@@ -228,9 +228,12 @@ def _types_of_results(layer: Layer, operands: tuple[Tensor, ...]) -> _Types:
     # All that decides the types; None if a field has no key. A user's layers may have changed.
     key = None
     with suppress(OwnCodeError):
-        record = plain_key(layer, own=_tracing.get())
+        try:
+            record, is_known = plain_key(layer), True
+        except OwnCodeError:
+            record, is_known = plain_key(layer, own=True), _tracing.get()
         key = record, tuple([(x.shape, x.dtype) for x in operands])
-        if key in _results:
+        if is_known and key in _results:
             return _results[key]
     dtype = next((t.dtype for t in operands if t.dtype.is_float), shapes.float32)
     scope = Scope(Record(dtype, training=True, operands=operands), "check")

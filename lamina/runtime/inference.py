@@ -16,7 +16,7 @@ from lamina.data.background import Plan, Reader
 from lamina.data.conversion import ArrayType, is_exact, is_ranged, to_array, type_of
 from lamina.data.stream import STEP_EXAMPLES
 from lamina.engines.engine import Memory
-from lamina.errors import ShapeError
+from lamina.errors import LaminaError, ShapeError, errors_at
 from lamina.graph import Tensor
 from lamina.inspect.explanation import Profile
 from lamina.runtime.compiled import CompiledProgram, RecentPrograms, compile_for_batch
@@ -86,20 +86,34 @@ class Inference:
 
     def own_inputs(self, inputs: Any, members: int) -> list[Array] | None:
         """Inputs of each member's own, with an axis of members; None if all share them."""
-        arrays = [to_array(array, NO_ARRAY) for array in as_arrays(inputs, self._names)]
         ranks = [len(shape) for shape, _ in self._specs]
-        return with_members(arrays, ranks, self._labels, members)
+        if isinstance(inputs, np.ndarray) and [inputs.ndim] == ranks:
+            return None
+        problem = "the inputs cannot be converted to an array"
+        arrays = [to_array(array, problem) for array in as_arrays(inputs, self._names)]
+        return with_members(arrays, ranks, self._labels, members, "predict")
 
     def of_members(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """The outputs of each member for inputs of its own, (members, examples, ...)."""
         members, count = inputs[0].shape[:2]
-        flat = self._checked(tuple(array.reshape(-1, *array.shape[2:]) for array in inputs))
-        arrays = [array.reshape(members, count, *array.shape[1:]) for array in flat]
+        if not count:
+            # No examples have the outputs of one, without its row.
+            rows = [np.zeros((members, 1, *array.shape[2:]), array.dtype) for array in inputs]
+            return tuple(output[:, :0] for output in self.of_members(rows))
+        try:
+            flat = self._checked(tuple(array.reshape(-1, *array.shape[2:]) for array in inputs))
+        except LaminaError:
+            for number in range(members):
+                # Its error says where, in the inputs of the member.
+                with errors_at(f"member {number}"):
+                    self._checked(tuple(array[number] for array in inputs))
+            raise
+        arrays = [array.reshape(members, -1, *array.shape[1:]) for array in flat]
         dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         results: list[tuple[Array, ...]] = []
         with self._parameters.lock.mutex:
             size = min(count, self._largest_batch)
-            for start in range(0, count, max(size, 1)):
+            for start in range(0, count, size):
                 rows = [np.ascontiguousarray(array[:, start : start + size]) for array in arrays]
                 results.append(self._run(rows, (rows[0].shape[1], dtypes, True)))
         return tuple(np.concatenate(outputs, axis=1) for outputs in zip(*results, strict=True))
@@ -215,7 +229,7 @@ class Inference:
 
 
 def with_members(
-    arrays: Sequence[Array], ranks: Sequence[int], labels: Sequence[str], members: int
+    arrays: Sequence[Array], ranks: Sequence[int], labels: Sequence[str], members: int, where: str
 ) -> list[Array] | None:
     """Arrays with a first axis of members; those that members share are repeated.
 
@@ -236,16 +250,13 @@ def with_members(
             raise ShapeError(
                 f"{name} has another number of members than the population",
                 facts=(("expected", str(members)), ("found", str(len(array)))),
+                where=where,
                 advice="The first axis is that of members; leave it out if all share a batch.",
             )
     return [
         array if is_own else np.broadcast_to(array, (members, *array.shape))
         for array, is_own in zip(arrays, own, strict=True)
     ]
-
-
-# The problem of a value that is no array.
-NO_ARRAY = "the inputs cannot be converted to an array"
 
 
 def require_batch(shapes: Sequence[Shape]) -> None:

@@ -242,7 +242,7 @@ class BaseLamina(BaseEstimator):
         network = self.network
         if network is None:
             sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=int)).tolist()
-            how = self.activation, float(self.dropout), float(self.l2)
+            how = self._known_activation(), self.dropout or 0.0, self.l2 or 0.0
             network = _perceptron(inputs.shape[1], *sizes, outputs, how=how)
         elif not isinstance(network, Network):
             network = network(inputs.shape[1], outputs)
@@ -252,6 +252,16 @@ class BaseLamina(BaseEstimator):
     def _outputs(self, targets: Any) -> int:
         """The number of outputs of a network."""
         return targets.shape[1]
+
+    def _known_activation(self) -> str:
+        known = (*ACTIVATIONS, "identity")
+        if isinstance(self.activation, str) and self.activation in known:
+            return self.activation
+        raise DefinitionError(
+            f"there is no activation {self.activation!r}",
+            facts=(("expected", ", ".join(known)),),
+            where=type(self).__name__,
+        )
 
     def _seeds(self) -> list[int]:
         return [self._seed + number for number in range(self.ensemble)]
@@ -274,8 +284,8 @@ class BaseLamina(BaseEstimator):
         return of_outputs(outputs).mean(axis=0)
 
 
-@lru_cache(maxsize=16)
-def _perceptron(features: int, *sizes: int, how: tuple[str, float, float]) -> Network:
+@lru_cache(maxsize=4)
+def _perceptron(features: int, *sizes: int, how: tuple[str, Any, Any]) -> Network:
     """A network of linear layers. Equal ones are one object: it is compiled once.
 
     Args:
@@ -284,12 +294,6 @@ def _perceptron(features: int, *sizes: int, how: tuple[str, float, float]) -> Ne
         how: activation, dropout and the strength of L2.
     """
     activation, dropout, l2 = how
-    if activation not in (*ACTIVATIONS, "identity"):
-        raise DefinitionError(
-            f"there is no activation {activation!r}",
-            facts=(("expected", ", ".join((*ACTIVATIONS, "identity"))),),
-            where="hidden layers",
-        )
     decay = L2(l2) if l2 else None
     layers: list[Any] = []
     for size in sizes[:-1]:

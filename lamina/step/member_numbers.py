@@ -49,15 +49,21 @@ def fields_of_members(
     return fields_of_all
 
 
-def kinds_of(optimizers: Sequence[Any]) -> list[list[int]]:
-    """The numbers of optimizers that differ in numbers only, of which none or all are 0."""
-    kinds: dict[object, list[int]] = {}
-    for number, optimizer in enumerate(optimizers):
-        fields = Fields()
-        record = fields.of(optimizer, "optimizer")
-        zeros = tuple(name for name, value in fields.values.items() if not value)
-        kinds.setdefault((repr(record), zeros), []).append(number)
-    return list(kinds.values())
+class OtherProgramError(DefinitionError):
+    """Two members cannot be trained by one program."""
+
+
+def kind_of(optimizer: Any, *, by_value: bool) -> Hashable:
+    """What optimizers have in common that are trained by one program.
+
+    Args:
+        by_value: whether all of their numbers are equal. Otherwise they differ in numbers only, of
+            which none or all are 0; some other numbers may still decide the program.
+    """
+    fields = Fields()
+    record = repr(fields.of(optimizer, "optimizer"))
+    zeros = tuple(name for name, value in fields.values.items() if not value)
+    return record, tuple(fields.values.items()) if by_value else zeros
 
 
 def groups_of(networks: Sequence[NetworkDefinition], dtype: DType) -> list[list[int]]:
@@ -118,7 +124,7 @@ def _require_equal(
     if fixed or decided:
         name = fixed[0] if fixed else next(name for name in different if _names(decided[0], name))
         problem = f"its {name} = {after[name]:g} makes another program than {before[name]:g}"
-    raise DefinitionError(
+    raise OtherProgramError(
         f"member {member} cannot be trained in the same program as member 0: {problem}",
         facts=(("expected", "records that differ in numbers only"),),
         where=what,

@@ -14,12 +14,15 @@ import numpy as np
 from lamina import reports
 from lamina.base.shapes import Array
 from lamina.checks import Called
-from lamina.checks.kinds import Instance
+from lamina.checks.kinds import Instance, OrNone, Word
 from lamina.errors import Named, UnknownNameError
 from lamina.foreign import did_you_mean, nearest, spelling
 from lamina.reports import table_text, value_text
 
 VALIDATION = "validation_"
+# Whether the least or the greatest value of a measure is the best one; None: the measure says it.
+SMALLEST = "min"
+Best = Annotated[str | None, OrNone(Word((SMALLEST, "max")))]
 
 
 @dataclass

@@ -113,6 +113,7 @@ class PopulationTraining(TrainingSteps):
                 facts=(("expected", f"0 to {self.count - 1}"), ("found", str(number))),
                 where="member",
             )
+        self._require_alive()
         if number not in self._members:
             self._members[number] = Training.of_member(self, number, self._rates.members[number])
         return self._members[number]
@@ -176,7 +177,7 @@ class PopulationTraining(TrainingSteps):
         given += as_tuple(weights)
         arrays = [to_array(value, "a batch cannot be converted to an array") for value in given]
         ranks = [len(shape) for shape, _ in self._specs()]
-        own = with_members(arrays, ranks, self._labels, self.count)
+        own = with_members(arrays, ranks, self._labels, self.count, "step")
         if own is None:
             ready = self._converted(x, y, weights)
             return [np.broadcast_to(array, (self.count, *array.shape)) for array in ready]

@@ -5,8 +5,10 @@ All trials and folds whose networks have one shape are members of one population
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast, final
 
@@ -20,7 +22,7 @@ from lamina.errors import DefinitionError
 from lamina.learning.protocols import Optimizer
 from lamina.network import Network
 from lamina.reports import table_text, value_text
-from lamina.step.member_numbers import kinds_of
+from lamina.step.member_numbers import OtherProgramError, kind_of
 from lamina.training.fit import of_validation
 from lamina.training.history import History
 
@@ -31,9 +33,11 @@ Space = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @final
-@frozen_dataclass
+@frozen_dataclass(eq=False)
 class Search:
     """The result of `Population.search`.
+
+    After Ctrl-C, trials that were not completed have no scores.
 
     Attributes:
         trials: the parameters of each trial.
@@ -95,77 +99,149 @@ class Search:
         return table_text(("trial", *names, self.monitor, "deviation"), rows, align="r")
 
 
-def run_search(
-    population: Callable[..., Any],
-    make: Make,
-    trials: Sequence[Mapping[str, Any]],
-    data: Dataset,
-    validation: Dataset | None,
-    folds: int,
-    seed: int,
-    *,
-    monitor: str,
-    smaller_is_better: bool | None,
-    fitted: Mapping[str, Any],
-    measured: Mapping[str, Any],
-) -> Search:
-    """Trains and evaluates all trials.
+@final
+@frozen_dataclass
+class Comparison:
+    """How the trials of a search are trained and compared; `run` does that.
 
-    Args:
+    Attributes:
         population: makes one from the networks and the seeds of its members.
+        data, validation: the data; without validation data its folds.
+        directions: by name, whether small values of a measure are better; None if nobody says.
         fitted, measured: further options of `fit` and of `evaluate`.
+        is_watched: whether callbacks see the measures of each epoch.
     """
-    made = [_made(make, trial, number) for number, trial in enumerate(trials)]
-    parts = [None] if validation is not None else folds_of(data, folds, seed)
-    shape = len(trials), len(parts)
-    validated = data if validation is None else validation
-    models = np.empty(shape, object)
-    histories = np.empty(shape, object)
-    measures: dict[str, Array] = {}
-    # Optimizers of several kinds need several programs, like networks of several shapes.
-    for numbers in kinds_of([optimizer for _, optimizer in made]):
-        members = [(number, fold) for number in numbers for fold in range(len(parts))]
-        seeds = [seed + fold for _, fold in members]
-        own = population([made[number][0] for number, _ in members], seeds=seeds)
-        each = [parts[fold] for _, fold in members]
-        inside = None if validation is not None else [part[0] for part in each if part]
-        outside = None if validation is not None else [part[1] for part in each if part]
-        # Without callbacks nobody asks for measures before the last epoch.
-        watched = {"validation": validated, "validation_subsets": outside}
-        of_fit = own.fit(
-            data,
-            optimizer=[made[number][1] for number, _ in members],
-            subsets=inside,
-            **fitted,
-            **(watched if len(fitted["callbacks"]) else {}),
+
+    population: Callable[..., Any]
+    make: Make
+    data: Dataset
+    validation: Dataset | None
+    folds: int
+    seed: int
+    monitor: str
+    directions: Mapping[str, bool | None]
+    fitted: Mapping[str, Any]
+    measured: Mapping[str, Any]
+    is_watched: bool
+
+    def __post_init__(self) -> None:
+        if self.monitor not in self.directions:
+            raise DefinitionError(
+                f"nothing named {self.monitor!r} is measured",
+                facts=(("expected", ", ".join(self.directions)), ("found", repr(self.monitor))),
+                where="search",
+                advice="Give metrics=[lm.Accuracy()], for example.",
+            )
+        if self.directions[self.monitor] is None:
+            raise DefinitionError(
+                f"nothing says whether small or large values of {self.monitor!r} are better",
+                facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
+                where="search",
+            )
+
+    def run(self, trials: Sequence[Mapping[str, Any]]) -> Search:
+        """Trains and evaluates all trials, until Ctrl-C."""
+        made = [_made(self.make, trial, number) for number, trial in enumerate(trials)]
+        folds = None
+        if self.validation is None:
+            folds = folds_of(self.data, self.folds, self.seed)
+        result = _Result((len(trials), len(folds or [None])), {}, {}, {})
+        waiting = _by_kind(range(len(trials)), made, by_value=False)
+        while waiting:
+            numbers = waiting.pop(0)
+            try:
+                goes_on = self._compare(numbers, made, folds, result)
+            except OtherProgramError:
+                # Numbers that are constants of the program: those with equal ones are together.
+                parts = _by_kind(numbers, made, by_value=True)
+                if len(parts) == 1:
+                    raise
+                waiting = parts + waiting
+                continue
+            if not goes_on:
+                break
+        if self.monitor not in result.measures:
+            raise DefinitionError(
+                f"{self.monitor!r} is no number, so no trial is the best one",
+                facts=(("expected", ", ".join(result.measures)), ("found", repr(self.monitor))),
+                where="search",
+            )
+        is_smaller, rows = bool(self.directions[self.monitor]), range(len(trials))
+        columns = range(result.shape[1])
+        models = tuple(tuple(result.models.get((n, m)) for m in columns) for n in rows)
+        histories = tuple(
+            tuple(result.histories.get((n, m), History()) for m in columns) for n in rows
         )
-        with nullcontext() if validation is None else of_validation():
-            values = own.evaluate(validated, subsets=outside, **measured)
-        for at, place in enumerate(members):
-            models[place], histories[place] = own[at], of_fit[at]
+        measures = result.measures
+        return Search(tuple(trials), measures, self.monitor, is_smaller, models, histories)
+
+    def _compare(
+        self,
+        numbers: Sequence[int],
+        made: Sequence[tuple[Network, Optimizer]],
+        folds: Sequence[tuple[Array, Array]] | None,
+        result: _Result,
+    ) -> bool:
+        """Trains and evaluates some trials together; whether Ctrl-C did not end that."""
+        places = [(number, fold) for number in numbers for fold in range(result.shape[1])]
+        seeds = [self.seed + fold for _, fold in places]
+        members = self.population([made[number][0] for number, _ in places], seeds=seeds)
+        compared, trained, outside = self.data, dict(self.fitted), None
+        if folds is not None:
+            trained["subsets"] = [folds[fold][0] for _, fold in places]
+            outside = [folds[fold][1] for _, fold in places]
+        elif self.validation is not None:
+            compared = self.validation
+        if self.is_watched:
+            trained |= {"validation": compared, "validation_subsets": outside}
+        optimizers = [made[number][1] for number, _ in places]
+        histories = members.fit(self.data, optimizer=optimizers, **trained)
+        with of_validation() if folds is None else nullcontext():
+            values = members.evaluate(compared, subsets=outside, **self.measured)
+        for member, place in enumerate(places):
+            history = histories[member]
+            result.models[place], result.histories[place] = members[member], history
+            has_ended = not history.interrupted and member not in histories.failures
             for name, rows in values.items():
                 if rows.ndim == 1:
-                    whole = measures.setdefault(name, np.full(shape, np.nan))
-                    whole[place] = np.nan if at in of_fit.failures else rows[at]
-    if monitor not in measures:
-        raise DefinitionError(
-            f"nothing named {monitor!r} is measured",
-            facts=(("expected", ", ".join(measures)), ("found", repr(monitor))),
-            where="search",
-            advice="Give metrics=[lm.Accuracy()], for example; they have one number each.",
-        )
-    if smaller_is_better is None:
-        raise DefinitionError(
-            f"nothing says whether small or large values of {monitor!r} are better",
-            facts=(("expected", 'best="min" or best="max"'), ("found", "None")),
-            where="search",
-        )
-    nested = (tuple(map(tuple, array)) for array in (models, histories))
-    return Search(tuple(trials), measures, monitor, smaller_is_better, *nested)
+                    missing = np.full(result.shape, np.nan)
+                    measure = result.measures.setdefault(name, missing)
+                    measure[place] = rows[member] if has_ended else np.nan
+        return not any(history.interrupted for history in histories)
+
+
+@final
+@frozen_dataclass(eq=False)
+class _Result:
+    """What is known so far, by trial and fold, of so many trials and folds."""
+
+    shape: tuple[int, int]
+    models: dict[tuple[int, int], Any]
+    histories: dict[tuple[int, int], History]
+    measures: dict[str, Array]
+
+
+def _by_kind(
+    numbers: Sequence[int], made: Sequence[tuple[Network, Optimizer]], *, by_value: bool
+) -> list[list[int]]:
+    """The trials in groups of one kind of optimizer."""
+    kinds: dict[Hashable, list[int]] = {}
+    for number in numbers:
+        kinds.setdefault(kind_of(made[number][1], by_value=by_value), []).append(number)
+    return list(kinds.values())
 
 
 def _made(make: Make, trial: Mapping[str, Any], number: int) -> tuple[Network, Optimizer]:
     """Network and optimizer of a trial."""
+    signature = inspect.signature(make)
+    try:
+        signature.bind(**trial)
+    except TypeError as error:
+        raise DefinitionError(
+            f"the function does not take the parameters of trial {number}: {error}",
+            facts=(("expected", str(signature)), ("found", ", ".join(trial))),
+            where="search",
+        ) from None
     made: Any = make(**trial)
     if isinstance(made, tuple) and len(cast(tuple[Any, ...], made)) == 2:
         network, optimizer = cast(tuple[Any, Any], made)
@@ -201,12 +277,20 @@ def trials_of(space: Space, count: int | None, seed: int) -> list[Mapping[str, A
     if len(choices) == len(space):
         lengths = [*map(len, choices.values())]
         total = math.prod(lengths)
-        numbers: Sequence[int] = range(total)
-        if count is not None and count < total:
-            numbers = random.choice(total, count, replace=False).tolist()
-        places = (map(int, np.unravel_index(number, lengths)) for number in numbers)
-        pairs = [zip(choices.items(), each, strict=True) for each in places]
-        return [{name: values[at] for (name, values), at in each} for each in pairs]
+        every: Iterable[tuple[int, ...]] = itertools.product(*map(range, lengths))
+        if count is None or count >= total:
+            places = list(every)
+        elif total <= _LARGEST_GRID:
+            grid = list(every)
+            numbers: list[int] = random.choice(total, count, replace=False).tolist()
+            places = [grid[number] for number in numbers]
+        else:
+            chosen: dict[tuple[int, ...], None] = {}
+            while len(chosen) < count:
+                chosen[tuple(int(random.integers(length)) for length in lengths)] = None
+            places = list(chosen)
+        pairs = [zip(choices.items(), place, strict=True) for place in places]
+        return [{name: _plain(values[at]) for (name, values), at in each} for each in pairs]
     if count is None:
         name = next(name for name, draw in drawn.items() if draw is not None)
         problem = f"{name} has a distribution, so there is no grid"
@@ -215,11 +299,8 @@ def trials_of(space: Space, count: int | None, seed: int) -> list[Mapping[str, A
     def value(name: str) -> Any:
         draw = drawn[name]
         if draw is None:
-            return choices[name][int(random.integers(len(choices[name])))]
-        given: Any = draw(random)
-        if isinstance(given, np.generic):
-            given = cast(Any, given).item()
-        return given
+            return _plain(choices[name][int(random.integers(len(choices[name])))])
+        return _plain(draw(random))
 
     return [{name: value(name) for name in drawn} for _ in range(count)]
 
@@ -274,6 +355,15 @@ def folds_of(data: Dataset, count: int, seed: int) -> list[tuple[Array, Array]]:
     parts = [np.sort(positions[fold::count]) for fold in range(count)]
     every = np.arange(len(data))
     return [(np.setdiff1d(every, part, assume_unique=True), part) for part in parts]
+
+
+# The choices of a larger grid are drawn one by one.
+_LARGEST_GRID = 1 << 16
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as one of Python."""
+    return cast(Any, value).item() if isinstance(value, np.generic) else value
 
 
 def _text(value: Any) -> str:

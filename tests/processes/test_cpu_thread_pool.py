@@ -265,7 +265,7 @@ def test_jobs_are_run_in_turns(threads, window, own_pool, monkeypatch):
         # A window of one tick ends after every run.
         monkeypatch.setattr(Job, "_choose", lambda job, _: job._words.__setitem__(ELAPSED, 0))
         long._words[WINDOW_TICKS] = window
-    long.run_turns([(long, 2), (short, 1)] * 4)
+    pools.run_turns([(long, 2), (short, 1)] * 4)
     assert log[:12].tolist() == [1, 1, 2] * 4
     assert written[0] == 12
 

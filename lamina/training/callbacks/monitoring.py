@@ -18,18 +18,15 @@ from lamina.checks.kinds import (
     Misfit,
     NotNegative,
     Number,
-    OrNone,
     ReadBy,
     Row,
     Whole,
-    Word,
 )
 from lamina.errors import DefinitionError
 from lamina.training.callbacks.callback import Callback, RunningFit
-from lamina.training.history import advice_on_measure
+from lamina.training.history import SMALLEST, Best, advice_on_measure
 
 Epochs = Annotated[int, Whole(0)]
-SMALLEST = "min"
 
 
 def _name(value: object) -> str:
@@ -41,7 +38,6 @@ def _name(value: object) -> str:
 
 Monitor = Annotated[str, ReadBy(_name)]
 # Which values of a measure are the best; None: what the metric says.
-Best = Annotated[str | None, OrNone(Word((SMALLEST, "max")))]
 
 
 class Monitoring(Callback):

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -94,3 +95,29 @@ def test_a_second_training_of_a_model_derives_no_graph(monkeypatch):
             x = np.ones((4, 3), "float32")
             losses.append(training.step(x, np.zeros((4, 2), "float32")))
     assert losses[1] == 2 * losses[0]
+
+
+def test_one_record_twice_differs_from_two_equal_ones(counted):
+    holder, one, other = Holder(), Options(1), Options(1)
+    assert counted(holder, one, one) is not counted(holder, one, other)
+    assert counted(holder, one, other) is counted(holder, other, one)
+    network = lm.Sequential(lm.Input(3), lm.Linear(2))
+    x, y = np.eye(3, dtype="float32"), np.ones((3, 2), "float32")
+
+    def loss_of(optimizer, network):
+        model = lm.Model(network)
+        how = {"loss": lm.MSE(), "optimizer": optimizer, "epochs": 3, "batch_size": 3}
+        return model.fit((x, y), progress=False, **how)["loss"][-1]
+
+    shared, alone = lm.LBFGS(), lm.LBFGS()
+    together = loss_of(lm.ByPath({"*.weight": shared}, shared), network)
+    apart = lm.ByPath({"*.weight": shared}, alone)
+    assert loss_of(apart, network) == loss_of(apart, lm.Sequential(lm.Input(3), lm.Linear(2)))
+    assert loss_of(apart, network) != together
+
+
+def test_threads_may_share_a_holder(counted):
+    holder = Holder()
+    with ThreadPoolExecutor(8) as pool:
+        for result in pool.map(lambda n: counted(holder, n % 20), range(2000)):
+            assert result

@@ -469,3 +469,45 @@ def test_a_table_is_coded_for_all_members(tmp_path):
     assert "coded otherwise" in error_text(
         LaminaError, lambda: made.evaluate(other, lm.CrossEntropy())
     )
+
+
+@pytest.mark.parametrize("frozen", [(), ("1.*",)])
+def test_a_member_alone_equals_a_model_with_a_small_last_batch(frozen, monkeypatch):
+    """Operands that a program packs before its runs must last as long as its runs."""
+    monkeypatch.setenv("LAMINA_THREADS", "2")
+    net = lm.Sequential(lm.Input(64), lm.Linear(300), lm.ReLU(), lm.Linear(300), lm.Linear(10))
+    random = np.random.default_rng(2)
+    x = random.standard_normal((140, 64), np.float32)
+    y = random.integers(0, 10, 140)
+    made, model = lm.Population(net, 1), lm.Model(net)
+    how = {"epochs": 2, "batch_size": 64, "loss": lm.CrossEntropy(), "optimizer": lm.SGD(0.1)}
+    histories = made.fit((x, y), frozen=frozen, progress=False, **how)
+    history = model.fit((x, y), frozen=frozen, progress=False, seed=0, **how)
+    assert list(histories[0]["loss"]) == list(history["loss"])
+    for size in (32, 64, 100):
+        values = made.evaluate((x, y), lm.CrossEntropy(), batch_size=size)
+        assert (
+            values["loss"][0] == model.evaluate((x, y), lm.CrossEntropy(), batch_size=size)["loss"]
+        )
+
+
+def test_networks_whose_layers_are_tied_otherwise_are_of_several_shapes():
+    def tied(number):
+        first, second = lm.Linear(4), lm.Linear(4)
+        x = lm.Input(4)
+        hidden = second(lm.Tanh()(first(x)))
+        return lm.Network(x, lm.TiedLinear((first, second)[number])(hidden))
+
+    networks = [tied(0), tied(1), tied(0)]
+    assert networks[0].definition == networks[2].definition != networks[1].definition
+    made = lm.Population(networks, seeds=[0, 0, 0])
+    assert [numbers.tolist() for numbers, _ in made.groups] == [[0, 2], [1]]
+    x = np.ones((1, 4), "float32")
+    for number, network in enumerate(networks):
+        assert np.allclose(made.predict(x)[number], lm.Model(network, seed=0).predict(x), atol=1e-6)
+
+
+def test_the_training_of_a_member_is_gone_with_that_of_all():
+    training = population().training(lm.MSE(), lm.SGD(0.1), 8)
+    training.release()
+    assert "was released" in error_text(LaminaError, lambda: training.member(0))

@@ -1,5 +1,7 @@
 """Searches of hyper-parameters: trials, folds, scores, and what is refused."""
 
+import signal
+
 import numpy as np
 import pytest
 from error_texts import error_text
@@ -16,6 +18,9 @@ Y = (X.sum(1) > 0).astype("int64")
 def make(rate, features=4, kind=lm.Adam):
     net = lm.Sequential(lm.Input(3), lm.Linear(features), lm.Tanh(), lm.Linear(2))
     return net, kind(rate)
+
+
+NET = make(0.1)[0]
 
 
 def searched(space, function=make, **options):
@@ -83,8 +88,9 @@ def test_trials_are_a_grid_or_random_or_given():
     some = trials_of(grid, 4, 0)
     assert len({tuple(trial.values()) for trial in some}) == 4
     assert all(trial in every for trial in some)
-    huge = {f"p{n}": range(1000) for n in range(6)}
+    huge = {f"p{n}": np.arange(1000) for n in range(20)}
     assert len(trials_of(huge, 3, 0)) == 3
+    assert type(trials_of(huge, 3, 0)[0]["p0"]) is int
     mixed = {"rate": Loguniform(), "decay": lambda random: random.uniform(), "a": [1, 2]}
     drawn = trials_of(mixed, 5, 1)
     assert drawn == trials_of(mixed, 5, 1) != trials_of(mixed, 5, 2)
@@ -108,6 +114,33 @@ def test_a_trial_that_fails_is_the_last():
         _ = none.best
 
 
+def test_numbers_that_are_constants_of_the_program_are_other_programs():
+    found = searched({"history": [3, 5, 7]}, lambda history: (NET, lm.LBFGS(history=history)))
+    assert np.isfinite(found.scores).all()
+    found = searched({"rate": [0.01, 0.1]}, lambda rate: (NET, lm.Rprop(rate)), folds=2)
+    assert np.isfinite(found.scores).all()
+
+
+def test_after_ctrl_c_trials_that_were_not_completed_have_no_score():
+    pressed = []
+
+    class Stop(lm.Callback):
+        def epoch_ends(self, fit):
+            if not pressed:
+                pressed.append(fit)
+                signal.raise_signal(signal.SIGINT)
+
+    found = searched(
+        {"kind": [lm.SGD, lm.Adam]},
+        lambda kind: make(0.1, kind=kind),
+        epochs=9,
+        folds=2,
+        callbacks=[Stop()],
+    )
+    assert np.isnan(found.scores).all()
+    assert [len(each[0]) for each in found.histories] == [1, 0]
+
+
 def test_callbacks_watch_each_trial_alone():
     stopping = lm.callbacks.EarlyStopping(patience=1, least_change=10.0)
     found = searched({"rate": [0.0, 0.1]}, folds=2, epochs=9, callbacks=[stopping])
@@ -126,6 +159,12 @@ def test_callbacks_watch_each_trial_alone():
         ({"rate": [0.1]}, {"folds": 1}, ["folds must be", "at least 2"]),
         ({"rate": [0.1]}, {"folds": 41}, ["cannot be divided", "folds <= 40"]),
         ({"rate": [0.1]}, {"monitor": "f1"}, ["nothing named 'f1'", "loss, accuracy"]),
+        ({"rtae": [0.1]}, {}, ["does not take the parameters of trial 0", "(rate, features=4"]),
+        (
+            {"rate": [0.1]},
+            {"metrics": [lm.ConfusionMatrix()], "monitor": "confusion_matrix"},
+            ["nothing says whether small or large values"],
+        ),
         ({"rate": 0.1}, {}, ["the values of rate are no choices", "[0.01, 0.1]"]),
     ],
 )

@@ -11,7 +11,7 @@ from lamina.base.shapes import Array
 from lamina.engines import machine_memory
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.binding import Binding, native_code
-from lamina.engines.cpu.run.thread_pool import Words, ticks_per_second
+from lamina.engines.cpu.run.thread_pool import Words, run_turns, ticks_per_second
 from lamina.engines.engine import Bound, Changes, Executable, Memory, Turn
 from lamina.engines.host import HostArena, address_of, host_array, host_memory
 from lamina.engines.room import Need, needs_of_program, require_room
@@ -203,7 +203,7 @@ class CpuProgram(Executable):
             watch.begin()
             for program in kept:
                 program._loaded += len(watch.changes)
-        self._job.run_turns([(program._job, len(rows)) for program, rows in programs])
+        run_turns([(program._job, len(rows)) for program, rows in programs])
         if watch.changes_memories:
             watch.end()
         return divided_turns(programs, kept)

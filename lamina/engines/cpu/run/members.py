@@ -20,7 +20,7 @@ from lamina.engines.cpu.native.jobs import Entry, Kernel, Phase
 from lamina.engines.cpu.processor import HostProcessor
 from lamina.engines.cpu.run.binding import Binding, native_code
 from lamina.engines.cpu.run.executable import OUTSIDE, Watch, divided_turns, joined_turns
-from lamina.engines.cpu.run.thread_pool import Job, Words, native, ticks_per_second
+from lamina.engines.cpu.run.thread_pool import Job, Words, native, run_turns, ticks_per_second
 from lamina.engines.cpu.target import CPU
 from lamina.engines.engine import Executable, Grouping, Members, Memory, Turn
 from lamina.engines.host import HostArena, address_of, host_array
@@ -182,9 +182,11 @@ class CpuMembers(Executable):
     def run_turns(
         self, turns: Sequence[Turn], resident: Mapping[str, Memory], recorded: Sequence[str]
     ) -> list[dict[str, Array]]:
-        if not self._in_turn:
-            return super().run_turns(turns, resident, recorded)
         programs = cast(Sequence[tuple[CpuMembers, Array]], turns)
+        # Operands that a program packs before its runs lie where other programs have temporaries.
+        packs = any(program._bindings[0].load is not None for program, _ in programs)
+        if not self._in_turn or packs:
+            return super().run_turns(turns, resident, recorded)
         rows = joined_turns(programs)
         kept = {program: program._kept(own.shape[-2], recorded) for program, own in rows.items()}
         data = [host_array(resident[buffer.name]) for buffer in self._inputs]
@@ -194,7 +196,7 @@ class CpuMembers(Executable):
         for member in self._active.tolist():
             for program, own in rows.items():
                 program._set_member(member, data, own, kept[program])
-            self._bindings[0].job.run_turns(jobs)
+            run_turns(jobs)
         if self._watch.changes_memories:
             self._watch.end()
         return divided_turns(programs, kept, axis=1)

@@ -149,7 +149,8 @@ class Job:
         self.runs, batch = rows.shape[-2:]
         is_of_members = rows.ndim > 2
         words = self._words
-        words[jobs.LANES : jobs.LANES + 3 : 2] = lanes, rows.strides[0] if is_of_members else 0
+        words[jobs.LANES] = lanes
+        words[jobs.MEMBER_ROWS] = rows.strides[0] if is_of_members else 0
         words[jobs.PHASE_BEFORE_RUN : jobs.RUNS + 1] = _BEFORE_GATHER, 0, self.runs
         words[jobs.ROWS : jobs.OUTPUT_LIST + 1] = (
             *(rows.ctypes.data, batch),
@@ -159,9 +160,11 @@ class Job:
 
     def _set_gather(self, is_of_members: bool, batch: int, example_bytes: int) -> None:
         """Sets the kernel and the phase that gather examples."""
-        wanted = is_of_members, batch, example_bytes
-        if wanted == self._gathered:
+        setting = is_of_members, batch, example_bytes
+        if setting == self._gathered:
             return
+        # If a signal interrupts this method, the next call does all of it again.
+        self._gathered = None
         slice_count, chunk_items = slices(
             batch, batch * example_bytes / _COPIED_PER_CYCLE, self.threads
         )
@@ -171,7 +174,7 @@ class Job:
         self._kernels[0] = (gather, self.address, *slicing)
         self._phases[_BEFORE_GATHER + 1, : jobs.BACK] = (0, 1, slice_count > 1)
         self._count_chunks(_BEFORE_GATHER + 1, [kernel] if slice_count > 1 else [])
-        self._gathered = wanted
+        self._gathered = setting
 
     def run(self) -> None:
         """Does all runs, in this thread alone or with helpers: the variant measured as faster."""
@@ -217,40 +220,49 @@ class Job:
             # For one thread the word is set from the beginning.
             self._words[jobs.ALONE] = True
 
-    def run_turns(self, turns: Sequence[tuple[Job, int]]) -> None:
-        """Does runs that were set, of this job and of others, in turns.
-
-        Args:
-            turns: the job of each turn, and how many of its runs are done then.
-        """
-        numbers, ended = [0], dict[Job, int]()
-        for job, runs in turns:
-            first = ended.get(job, 0)
-            ended[job] = first + runs
-            numbers += [job.address, first, first + runs]
-        words = np.array(numbers, np.int64)
-        others = [job for job in ended if job is not self]
+    def lead(self, others: Sequence[Job], words: Array, count: int) -> None:
+        """Does turns of this job and of others: the words of the native `run_turns`."""
+        choice = self._choice
         for job in others:
-            # The choice follows from the runs of this job.
             job._words[jobs.WINDOW_TICKS] = 0
-        while words[0] < len(turns):
-            alone = self.threads == 1 if self._choice is None else self._choice.alone
-            if alone or not pool().run(self, others, words):
-                for job in ended:
-                    job.forbid_helpers()
-                self._native.run_turns(None, words.ctypes.data, len(turns))
-            elapsed, window = (self._words.item(n) for n in (jobs.ELAPSED, jobs.WINDOW_TICKS))
-            if self._choice is not None and elapsed >= window:
-                self._choose(self._choice)
-        for job in others:
-            if job._choice is not None:
-                job._words[jobs.WINDOW_TICKS] = job._choice.window
+        try:
+            while words[0] < count:
+                alone = self.threads == 1 if choice is None else choice.alone
+                if alone or not pool().run(self, others, words):
+                    for job in (self, *others):
+                        job.forbid_helpers()
+                    self._native.run_turns(None, words.ctypes.data, count)
+                elapsed, window = (self._words.item(n) for n in (jobs.ELAPSED, jobs.WINDOW_TICKS))
+                if choice is not None and elapsed >= window:
+                    self._choose(choice)
+        finally:
+            for job in others:
+                job._words[jobs.ELAPSED] = job._words[jobs.DONE] = 0
+                if job._choice is not None:
+                    job._words[jobs.WINDOW_TICKS] = job._choice.window
 
     def phase_ticks(self) -> Array:
         """The ticks of each phase since the last call."""
         ticks = self._ticks[_PRELUDE_PHASES:].copy()
         self._ticks[:] = 0
         return ticks
+
+
+def run_turns(turns: Sequence[tuple[Job, int]]) -> None:
+    """Does runs of jobs, which were set, in turns.
+
+    Args:
+        turns: the job of each turn, and how many of its runs are done then.
+    """
+    numbers, ended = [0], dict[Job, int]()
+    for job, runs in turns:
+        first = ended.get(job, 0)
+        ended[job] = first + runs
+        numbers += [job.address, first, first + runs]
+    words = np.array(numbers, np.int64)
+    # The threads for all of them follow from the runs of the job that has the most work.
+    leader = max(ended, key=lambda job: (job.threads, ended[job]))
+    leader.lead([job for job in ended if job is not leader], words, len(turns))
 
 
 # The phase before a run: the one before the phase that gathers examples, or that phase.
