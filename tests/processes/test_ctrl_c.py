@@ -8,6 +8,7 @@ import threading
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 from callback_cases import hooked
 from error_texts import refused
@@ -191,3 +192,22 @@ def test_a_signal_does_not_end_a_copy_half_way():
     finally:
         signal.signal(signal.SIGINT, before)
     assert sorted(ended) == done == [*range(6)]
+
+
+def test_after_ctrl_c_trials_of_a_search_that_were_not_completed_have_no_score():
+    pressed = []
+
+    class Stop(lm.Callback):
+        def epoch_ends(self, fit):
+            if not pressed:
+                pressed.append(fit)
+                signal.raise_signal(signal.SIGINT)
+
+    def make(kind):
+        return lm.Sequential(lm.Input(3), lm.Linear(2)), kind(0.1)
+
+    data = np.ones((12, 3), "float32"), np.arange(12) % 2
+    how = {"loss": lm.CrossEntropy(), "epochs": 9, "folds": 2, "callbacks": [Stop()]}
+    found = lm.Population.search(make, {"kind": [lm.SGD, lm.Adam]}, data, **how)
+    assert np.isnan(found.scores).all()
+    assert [len(each[0]) for each in found.histories] == [1, 0]

@@ -1,7 +1,5 @@
 """Searches of hyper-parameters: trials, folds, scores, and what is refused."""
 
-import signal
-
 import numpy as np
 import pytest
 from error_texts import error_text
@@ -119,26 +117,6 @@ def test_numbers_that_are_constants_of_the_program_are_other_programs():
     assert np.isfinite(found.scores).all()
     found = searched({"rate": [0.01, 0.1]}, lambda rate: (NET, lm.Rprop(rate)), folds=2)
     assert np.isfinite(found.scores).all()
-
-
-def test_after_ctrl_c_trials_that_were_not_completed_have_no_score():
-    pressed = []
-
-    class Stop(lm.Callback):
-        def epoch_ends(self, fit):
-            if not pressed:
-                pressed.append(fit)
-                signal.raise_signal(signal.SIGINT)
-
-    found = searched(
-        {"kind": [lm.SGD, lm.Adam]},
-        lambda kind: make(0.1, kind=kind),
-        epochs=9,
-        folds=2,
-        callbacks=[Stop()],
-    )
-    assert np.isnan(found.scores).all()
-    assert [len(each[0]) for each in found.histories] == [1, 0]
 
 
 def test_callbacks_watch_each_trial_alone():
