@@ -51,20 +51,17 @@ def compile_cached(graph: Graph, *, batch: int, name: str, target: Target) -> Pr
     def compiled() -> Program:
         return passes()(graph, batch=batch, name=name, target=target)
 
-    def compiled_and_kept() -> Program:
-        program = compiled()
-        if SOURCES.are_unchanged:
-            keep(key, encode(program))
-        return program
-
     checksum = graph_checksum(graph) if SOURCES.checksum and folder() is not None else None
     if checksum is None:
         return compiled()
     versions = SOURCES.checksum, np.__version__
     key = key_of(("program", checksum, str(batch), name, target.key, *versions))
-    program = _alive.get(key)
+    program = _alive.get(key) or _read(key)
     if program is None:
-        program = _alive[key] = _read(key) or compiled_and_kept()
+        program = compiled()
+        if SOURCES.are_unchanged:
+            keep(key, encode(program))
+    _alive[key] = program
     return program
 
 
