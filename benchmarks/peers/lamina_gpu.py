@@ -19,7 +19,6 @@ from lamina_peer import DTYPE, ENGINE, Lamina
 from worker import Data, serve
 
 import lamina as lm
-from lamina.base.shapes import as_dtype
 from lamina.engines.discovery import open_engine
 from lamina.inspect.bill import MemoryBill
 from lamina.runtime.compiled import CompiledProgram
@@ -62,10 +61,7 @@ class LaminaOnGpu(Lamina):
             return [self._training._program(count)]
         inference = self._model._inference
         size = min(count, inference._largest_batch)
-        dtypes = (as_dtype(self._x.dtype),)
-        starts = range(0, count, size)
-        sizes = [min(size, count - start) for start in starts]
-        return [inference._programs.get((batch, dtypes), inference._compile) for batch in sizes]
+        return [inference.program([self._x[at : at + size]]) for at in range(0, count, size)]
 
     def notes(self) -> dict[str, Any]:
         """The seconds of tuning, and the bytes of the program."""

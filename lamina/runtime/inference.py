@@ -74,15 +74,15 @@ class Inference:
             return tuple(self._rows(output, 0, 0) for output in self(row))
         count = check_batch(arrays, self._specs, self._labels)
         check_indices(self._parameters.index_checks, arrays)
-        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         with self._parameters.lock.mutex:
             size = count if count <= SMALLEST_BATCH else self._largest_batch
             if count > size:
-                return self._in_batches(arrays, dtypes, size)
+                return self._in_batches(arrays, size)
+            key = _key_of(arrays)
             # The numbers of another integer type are checked each time.
-            if len(arrays) == 1 and not is_ranged(dtypes[0], self._specs[0][1]):
-                self._last = type_of(arrays[0]), (count, dtypes, False)
-            return self._run(arrays, (count, dtypes, False))
+            if len(arrays) == 1 and not is_ranged(key[1][0], self._specs[0][1]):
+                self._last = type_of(arrays[0]), key
+            return self._run(arrays, key)
 
     def own_inputs(self, inputs: Any, members: int) -> list[Array] | None:
         """Inputs of each member's own, with an axis of members; None if all share them."""
@@ -109,13 +109,12 @@ class Inference:
                     self._checked(tuple(array[number] for array in inputs))
             raise
         arrays = [array.reshape(members, -1, *array.shape[1:]) for array in flat]
-        dtypes = tuple(as_dtype(array.dtype) for array in arrays)
         results: list[tuple[Array, ...]] = []
         with self._parameters.lock.mutex:
             size = min(count, self._largest_batch)
             for start in range(0, count, size):
                 rows = [np.ascontiguousarray(array[:, start : start + size]) for array in arrays]
-                results.append(self._run(rows, (rows[0].shape[1], dtypes, True)))
+                results.append(self._run(rows, _key_of(rows, own_inputs=True)))
         return tuple(np.concatenate(outputs, axis=1) for outputs in zip(*results, strict=True))
 
     def _exact_key(self, inputs: Any) -> _Key | None:
@@ -144,9 +143,8 @@ class Inference:
             while (chunk := reader.take()) is not None:
                 for batch in (rows for group in chunk.groups for rows in group):
                     rows = [array[batch] for array in chunk.arrays]
-                    key = len(batch), tuple(as_dtype(array.dtype) for array in rows), False
                     with self._parameters.lock.mutex:
-                        results.append(self._run(rows, key))
+                        results.append(self._run(rows, _key_of(rows)))
                 reader.give_back(chunk)
         axis = len(self._members)
         return tuple(np.concatenate(outputs, axis) for outputs in zip(*results, strict=True))
@@ -181,8 +179,12 @@ class Inference:
     def profile(self, inputs: Any, seconds: float = 0.5) -> Profile:
         """The time of each step of the program of a forward pass."""
         arrays = self._checked(inputs)
-        key = len(arrays[0]), tuple(as_dtype(array.dtype) for array in arrays), False
-        return profiled(partial(self._compile, key), arrays, self._parameters, seconds)
+        compile_ = partial(self._compile, _key_of(arrays))
+        return profiled(compile_, arrays, self._parameters, seconds)
+
+    def program(self, arrays: Sequence[Array]) -> CompiledProgram:
+        """The program for a batch of these shapes and types. The caller holds the model's lock."""
+        return self._programs.get(_key_of(arrays), self._compile)
 
     def _run(self, arrays: Sequence[Array], key: _Key) -> tuple[Array, ...]:
         compiled = self._programs.get(key, self._compile)
@@ -190,14 +192,12 @@ class Inference:
         output = compiled.executable.output
         return tuple([output(name) for name, _ in compiled.program.outputs])
 
-    def _in_batches(
-        self, arrays: Sequence[Array], dtypes: tuple[DType, ...], size: int
-    ) -> tuple[Array, ...]:
+    def _in_batches(self, arrays: Sequence[Array], size: int) -> tuple[Array, ...]:
         count = len(arrays[0])
         results: dict[str, Array] = {}
         for start in range(0, count, size):
             rows = [array[start : start + size] for array in arrays]
-            compiled = self._programs.get((len(rows[0]), dtypes, False), self._compile)
+            compiled = self.program(rows)
             compiled.run(rows)
             for name, buffer in compiled.program.outputs:
                 spec = compiled.program.buffers[buffer]
@@ -226,6 +226,11 @@ class Inference:
         placement, shared = parameters.placement, self._shared
         given = graph, batch, placement, shared, "inference"
         return compile_for_batch(*given, timed=timed, own_inputs=own_inputs)
+
+
+def _key_of(arrays: Sequence[Array], *, own_inputs: bool = False) -> _Key:
+    dtypes = tuple(as_dtype(array.dtype) for array in arrays)
+    return arrays[0].shape[1 if own_inputs else 0], dtypes, own_inputs
 
 
 def with_members(
