@@ -27,7 +27,7 @@ from lamina.checks.kinds import (
 )
 from lamina.data import Coding, Dataset, Stream, as_dataset
 from lamina.data.dataset import Data, positions_of
-from lamina.data.stream import as_data, as_inputs, is_stream
+from lamina.data.stream import AnyData, as_data, as_inputs, whole_of
 from lamina.engines.discovery import DEFAULT_ENGINE, open_engine
 from lamina.errors import DefinitionError, Named, ShapeError, errors_at
 from lamina.files.model_file import ModelFile, read_model, write_model
@@ -40,7 +40,8 @@ from lamina.runtime import Inference, Parameters
 from lamina.step.member_numbers import groups_of
 from lamina.step.precision import Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback, check_callbacks
-from lamina.training.evaluation import BATCH_SIZE, Evaluation, names_of, summary
+from lamina.training.epochs import require_epochs
+from lamina.training.evaluation import BATCH_SIZE, evaluating_members, names_of, summary
 from lamina.training.history import SMALLEST, Best
 from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
 from lamina.training.population_fit import Histories, PopulationFit, fitted_together
@@ -181,11 +182,15 @@ class Population(Named):
         """The coding of the table on which the members were trained; None for arrays."""
         return self._groups[0].parameters.coding
 
-    def _dataset(self, data: Any, coding: Coding | None, *, is_training: bool = False) -> Dataset:
-        """A data set, coded as those that the members take."""
-        dataset = as_dataset(data)
-        dense = dataset.dense() if dataset.is_sparse else dataset
-        return cast(Dataset, as_data(dense, coding, is_training=is_training))
+    def _data(
+        self, data: Any, coding: Coding | None, role: str = "the training data", **how: bool
+    ) -> Dataset | Stream:
+        """A data set, coded as those that the members take, or a stream."""
+        given = as_data(data, coding, **how)
+        if (whole := whole_of(given)) is not None:
+            return whole.dense()
+        require_epochs(given, len(self._groups), role, "shapes of networks")
+        return given
 
     def _together(self, each: Sequence[Array]) -> Array:
         """Arrays of the groups, with a first axis of members, as one of all members."""
@@ -209,8 +214,8 @@ class Population(Named):
         """The outputs of all members for any number of examples.
 
         Args:
-            inputs: as in `Model.predict`, but for streams; or arrays with a first axis of members,
-                for inputs of each member's own.
+            inputs: as in `Model.predict`; or arrays with a first axis of members, for inputs of
+                each member's own.
 
         Returns:
             An array (members, examples, ...), a tuple of them for several outputs. Its mean over
@@ -218,38 +223,29 @@ class Population(Named):
         """
         given = as_inputs(inputs, self.coding)
         if isinstance(given, Stream):
-            if is_stream(inputs):
-                raise DefinitionError(
-                    "a population predicts arrays",
-                    facts=(
-                        ("expected", "an array, a Dataset, a data frame"),
-                        ("found", "a stream"),
-                    ),
-                    where="predict",
-                    advice="A member reads a stream: population[0].predict(...).",
-                )
-            given = as_dataset(inputs).dense().inputs
-        own = self._groups[0].inference.own_inputs(given, len(self))
-        each = [
-            group.inference(given)
-            if own is None
-            else group.inference.of_members([array[group.numbers] for array in own])
-            for group in self._groups
-        ]
+            require_epochs(given, len(self._groups), "the stream", "shapes of networks")
+            each = [group.inference.of_stream(given) for group in self._groups]
+        elif (own := self._groups[0].inference.own_inputs(given, len(self))) is None:
+            each = [group.inference(given) for group in self._groups]
+        else:
+            each = [
+                group.inference.of_members([array[group.numbers] for array in own])
+                for group in self._groups
+            ]
         outputs = tuple(self._together(arrays) for arrays in zip(*each, strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
     @checked
     def evaluate(
         self,
-        data: Data,
+        data: AnyData,
         loss: Losses,
         metrics: Metrics = (),
         batch_size: BatchSize = BATCH_SIZE,
         *,
         subsets: Subsets = None,
     ) -> dict[str, Array]:
-        """Loss and metrics of each member on a data set, in inference mode.
+        """Loss and metrics of each member on a data set or a stream, in inference mode.
 
         Args:
             data, loss, metrics, batch_size: the arguments of `Model.evaluate`.
@@ -258,17 +254,13 @@ class Population(Named):
         Returns:
             `{"loss": ..., "accuracy": ...}`: arrays with a first axis of members.
         """
-        examples, measured = self._dataset(data, self.coding), as_metrics(metrics)
-        own = self._subsets("subsets", subsets, examples)
-        size, rows = min(batch_size, len(examples)), dict[int, dict[str, Any]]()
+        examples, measured = self._data(data, self.coding, "the data"), as_metrics(metrics)
+        own, rows = self._subsets("subsets", subsets, examples), dict[int, dict[str, Any]]()
         for group in self._groups:
-            given = group.parameters, examples, as_loss(loss), measured, size
-            members, of_group = list(range(len(group.numbers))), group.rows(own)
-            with (
-                Evaluation(*given, own_inputs=own is not None) as evaluation,
-                evaluation.uploaded(examples) as resident,
-            ):
-                recorded = evaluation.run_members(resident, len(examples), members, of_group)
+            given = group.parameters, examples, as_loss(loss), measured
+            how: dict[str, Any] = {"subsets": group.rows(own), "batch_size": batch_size}
+            with evaluating_members(*given, **how) as measure:
+                recorded = measure(range(len(group.numbers)))
             for place, number in enumerate(group.members):
                 rows[number] = summary(recorded[place], measured)
         return {name: np.array([rows[n][name] for n in range(len(self))]) for name in rows[0]}
@@ -302,18 +294,21 @@ class Population(Named):
         """
         parameters = self._parameters
         options = self._options(loss, optimizer, metrics, clip, frozen)
-        dataset = None if data is None else self._dataset(data, self.coding, is_training=True)
+        dataset = None
+        if data is not None:
+            coding = self.coding
+            dataset = cast(Dataset, self._data(as_dataset(data), coding, is_training=True))
         own = self._seeds(seeds)
         return PopulationTraining(parameters, options, dataset, batch_size, seeds=own)
 
     @checked
     def fit(
         self,
-        train: Data,
+        train: AnyData,
         *,
         loss: Losses,
         optimizer: Optimizer | Sequence[Optimizer],
-        validation: Data | None = None,
+        validation: AnyData | None = None,
         subsets: Subsets = None,
         validation_subsets: Subsets = None,
         epochs: Count = 1,
@@ -335,7 +330,8 @@ class Population(Named):
 
         Args:
             train, loss, validation, epochs, batch_size, metrics, frozen, class_weights, drop_last,
-                progress, shuffle, record: the arguments of `Model.fit`, for all members.
+                progress, shuffle, record: the arguments of `Model.fit`, for all members. A stream
+                gives all of them the same batches, in the order of the first one's seed.
             optimizer, clip, seeds: the arguments of `training`.
             subsets: the positions of the examples on which each member is trained: folds, or
                 samples with repetition; by default all.
@@ -361,10 +357,13 @@ class Population(Named):
             >>> histories["loss"].shape
             (3, 2)
         """
-        data = self._dataset(train, self.coding, is_training=True)
-        coding = data.coding or self.coding
-        validated = None if validation is None else self._dataset(validation, coding)
-        weights = numbers_of(class_weights, data.target_arrays)
+        data = self._data(train, self.coding, is_training=True)
+        coding, targets, validated = self.coding, None, None
+        if isinstance(data, Dataset):
+            coding, targets = data.coding or coding, data.target_arrays
+        if validation is not None:
+            validated = self._data(validation, coding, "the validation data")
+        weights = numbers_of(class_weights, targets)
         further = {"class_weights": weights, "gradient_norm": "gradient_norm" in record}
         options = self._options(loss, optimizer, metrics, clip, frozen, **further)
         own = self._seeds(seeds)
@@ -574,7 +573,9 @@ class Population(Named):
     def _seeds(self, seeds: Any) -> Array:
         return self.seeds if seeds is None else each_seed(seeds, len(self))
 
-    def _subsets(self, name: str, subsets: Any, data: Dataset | None) -> list[Array] | None:
+    def _subsets(
+        self, name: str, subsets: Any, data: Dataset | Stream | None
+    ) -> list[Array] | None:
         """The positions of the examples of each member, within the data set."""
         if subsets is None:
             return None
@@ -583,6 +584,13 @@ class Population(Named):
                 f"there is no validation data for {name}",
                 facts=(("expected", "validation=(x, y)"), ("found", "None")),
                 where="fit",
+            )
+        if isinstance(data, Stream):
+            raise DefinitionError(
+                f"the examples of a stream have no positions for {name}",
+                facts=(("expected", "a data set, or (x, y)"), ("found", repr(data))),
+                where="fit",
+                advice=f"Give arrays, or leave {name} out.",
             )
         require_count(name, subsets, len(self))
         for number, positions in enumerate(subsets):

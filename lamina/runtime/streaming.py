@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from lamina.base.copies import by_threads, stretches
-from lamina.base.shapes import Array
+from lamina.base.shapes import Array, size_of
 from lamina.engines.engine import STAGES, Engine, Executable, Memory, Staging
 from lamina.engines.room import NOT_ASKED_BYTES, Need, require_room
 from lamina.errors import InternalError
@@ -39,11 +39,16 @@ class Streamed:
     ) -> None:
         self._arrays, self._stages, self._capacity = arrays, stages, capacity
         self._chunks: Iterator[tuple[Mapping[str, Array], Array]] = iter(())
+        # The batches that are on the device, and where their examples lie there.
         self._loaded: Array | None = None
+        self._places: Array = np.zeros((0, 0), np.int64)
         self._used = self._number = 0
 
     def begin(self, batches: Iterable[Array]) -> None:
-        """States the batches that are run next, as arrays (batches, batch size) of examples."""
+        """States the batches that are run next, as arrays (..., batches, batch size) of examples.
+
+        A first axis is that of the members of a population.
+        """
         self.begin_chunks((self._arrays, rows) for rows in batches)
 
     def begin_chunks(self, chunks: Iterable[tuple[Mapping[str, Array], Array]]) -> None:
@@ -54,15 +59,15 @@ class Streamed:
     @property
     def loaded(self) -> Array | None:
         """The batches that are on the device and not yet run; None at the end."""
-        return None if self._loaded is None else self._loaded[self._used :]
+        return None if self._loaded is None else self._loaded[..., self._used :, :]
 
     def _divided(
         self, chunks: Iterable[tuple[Mapping[str, Array], Array]]
     ) -> Iterator[tuple[Mapping[str, Array], Array]]:
         for arrays, rows in chunks:
-            most = max(1, self._capacity // rows.shape[1])
-            for start in range(0, len(rows), most):
-                yield arrays, rows[start : start + most]
+            most = max(1, self._capacity // size_of((*rows.shape[:-2], rows.shape[-1])))
+            for start in range(0, rows.shape[-2], most):
+                yield arrays, rows[..., start : start + most, :]
 
     def _load(self) -> None:
         """Copies the next chunk to the stage that is not in use."""
@@ -71,7 +76,13 @@ class Streamed:
         if self._loaded is None:
             return
         self._number = (self._number + 1) % STAGES
-        stage, examples = self._stages[self._number], self._loaded.reshape(-1)
+        stage, shape = self._stages[self._number], self._loaded.shape
+        examples = self._loaded.reshape(-1)
+        places = np.arange(len(examples), dtype=np.int64)
+        if len(shape) > 2:
+            # Members have examples in common.
+            examples, places = np.unique(examples, return_inverse=True)
+        self._places = places.reshape(shape)
         sizes = dict.fromkeys(arrays, 0)
         for name, target in stage.arrays.items():
             source = arrays[name]
@@ -89,21 +100,25 @@ class Streamed:
         """Runs the next batches, like `Executable.run_many`."""
         outputs: list[dict[str, Array]] = []
         done = 0
-        while done < len(rows):
-            chunk, used = self._loaded, self._used
-            if chunk is None or chunk.shape[1] != rows.shape[1]:
+        *members, steps, size = rows.shape
+        while done < steps:
+            used, in_chunk = self._used, self._places.shape[-2]
+            if self._loaded is None or self._places.shape[-1] != size:
                 raise InternalError("batches are run in another order than was stated")
-            count = min(len(chunk) - used, len(rows) - done)
-            numbers = np.arange(chunk.size, dtype=np.int64).reshape(chunk.shape)
+            count = min(in_chunk - used, steps - done)
+            # Batches that all members share are stated without their axis.
+            places = self._places[..., used : used + count, :]
+            places = np.broadcast_to(places, (*members, count, size))
             memories: Mapping[str, Memory] = self._stages[self._number].memories
-            finish = executable.begin_many(memories, numbers[used : used + count], recorded)
+            finish = executable.begin_many(memories, places, recorded)
             done, self._used = done + count, used + count
             try:
-                if self._used == len(chunk):
+                if self._used == in_chunk:
                     self._load()
             finally:
                 outputs.append(finish())
-        return {name: np.concatenate([output[name] for output in outputs]) for name in recorded}
+        axis = len(members)
+        return {n: np.concatenate([output[n] for output in outputs], axis) for n in recorded}
 
     def release(self) -> None:
         for stage in self._stages:

@@ -311,7 +311,9 @@ class BatchRunner(Named):
     def uploaded(self, dataset: Dataset) -> Generator[Examples]:
         """Checks a data set, and makes it readable for the engine as long as the block runs."""
         self._require_alive()
-        batch = min(self.batch_size, len(dataset))
+        # The examples of one training step, of all members of a population.
+        members = self._parameters.members if self._own_inputs else None
+        batch = min(self.batch_size * (members or 1), len(dataset))
         with uploaded(self._parameters.engine, self._named_arrays(dataset), batch) as examples:
             yield examples
 
@@ -350,7 +352,19 @@ class BatchRunner(Named):
 
     def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches that programs run for some batches."""
-        return batches
+        return map(self._of_all, batches)
+
+    def _of_all(self, rows: Array) -> Array:
+        """The batches of all members of a population, from those of the running ones."""
+        members, count = self._running, self._parameters.members
+        if members is None or count is None or not self._own_inputs:
+            return rows
+        shape = (count, *rows.shape[-2:])
+        if len(members) == count:
+            return np.broadcast_to(rows, shape)
+        every = np.zeros(shape, np.int64)
+        every[members] = rows
+        return every
 
     def _run_batches(self, resident: Examples, *turns: Array) -> Recorded:
         """Runs programs on batches of several sizes, int64 (batches, batch size) each, in order."""
@@ -383,17 +397,12 @@ class BatchRunner(Named):
 
         With rows of their own, the running members have those of their positions.
         """
-        members, count = self._running, self._parameters.members
-        if members is None or count is None:
+        members = self._running
+        if members is None or self._parameters.members is None:
             return run_turns(turns, resident, names)
-        given: list[tuple[CompiledProgram, Array]] = []
-        for compiled, rows in turns:
+        for compiled, _ in turns:
             compiled.executable.activate(members)
-            every = rows
-            if self._own_inputs and len(members) < count:
-                every = np.zeros((count, *rows.shape[1:]), np.int64)
-                every[members] = rows
-            given.append((compiled, every))
+        given = [(compiled, self._of_all(rows)) for compiled, rows in turns]
         each = run_turns(given, resident, names)
         return [{name: values[members] for name, values in outputs.items()} for outputs in each]
 

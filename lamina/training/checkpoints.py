@@ -157,14 +157,16 @@ class Checkpoint:
         training: TrainingSteps,
         members: Sequence[MemberNotes],
         callbacks: Sequence[Mapping[str, Mapping[str, Any]]],
+        position: Position | None,
     ) -> None:
-        """Writes population, optimizer state, and the history and callbacks of each member."""
+        """Writes population, optimizer state, histories, callbacks, and a stream's position."""
         named = {
             f"{number}:{name}": state
             for number, own in enumerate(callbacks)
             for name, state in own.items()
         }
         notes: dict[str, Any] = {"history": {}, "seconds": (), "members": list(map(vars, members))}
+        notes["position"] = {} if position is None else dict(vars(position))
         self._write(training, named, notes, {})
 
     def _write(
@@ -214,7 +216,8 @@ class Checkpoint:
     def begun(self) -> Begun:
         """The position of a stream, and the epoch that was not finished, without its terms."""
         notes, tensors = self._notes, with_prefix(self._saved.extra, _RECORDED)
-        begun = Begun(notes.position, epochs=len(notes.seconds), batch_size=notes.batch_size)
+        done = max(len(one.seconds) for one in (notes, *notes.members))
+        begun = Begun(notes.position, epochs=done, batch_size=notes.batch_size)
         epoch = notes.epoch
         if epoch is None:
             return begun

@@ -22,7 +22,7 @@ from lamina.runtime.feeds import Stopped
 from lamina.runtime.streaming import Examples
 
 if TYPE_CHECKING:
-    from lamina.training.training import Training
+    from lamina.training.steps import TrainingSteps
 
 # Several epochs of a small data set are shuffled and run in one call, of about this many examples.
 EXAMPLES_AT_ONCE = 1 << 15
@@ -97,6 +97,12 @@ def batches_after(
         epoch = epochs.stop
 
 
+def equal_members(values: Sequence[int] | Array) -> list[Array]:
+    """The numbers of members with equal values, in groups."""
+    array = np.asarray(values)
+    return [np.flatnonzero(array == value) for value in np.unique(array)]
+
+
 def no_whole_batch(examples: int, batch_size: int, where: str = "") -> DataError:
     """The error for fewer examples than a batch holds, where smaller batches are dropped."""
     return DataError(
@@ -107,12 +113,14 @@ def no_whole_batch(examples: int, batch_size: int, where: str = "") -> DataError
     )
 
 
-def require_epochs(data: Dataset | Stream, epochs: int, role: str = "the training data") -> None:
+def require_epochs(
+    data: Dataset | Stream, epochs: int, role: str = "the training data", needed: str = "epochs"
+) -> None:
     """Raises DataError if data that can be read once is needed for several epochs."""
     if isinstance(data, Stream) and data.is_one_shot and epochs > 1:
         source = f"an iterator ({type(data.source).__name__})"
         raise DataError(
-            f"{role} can be read once, and there are {epochs} epochs",
+            f"{role} can be read once, and there are {epochs} {needed}",
             facts=(("expected", "a source that can be iterated again"), ("found", source)),
             where="fit",
             advice="Give the generator function itself, without calling it, or a list of batches; "
@@ -145,7 +153,7 @@ class Epochs(Protocol):
         """The most examples of a training step."""
         ...
 
-    def given_to(self, training: Training, *, drop_last: bool) -> AbstractContextManager[None]:
+    def given_to(self, training: TrainingSteps, *, drop_last: bool) -> AbstractContextManager[None]:
         """Within the block, the training can read the examples, and the other methods be called."""
         ...
 
@@ -181,7 +189,7 @@ class EpochsOfDataset:
         return min(wanted, len(self._dataset))
 
     @contextmanager
-    def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
+    def given_to(self, training: TrainingSteps, *, drop_last: bool) -> Generator[None]:
         self._training, self._drop_last = training, drop_last
         self._orders = None
         if self._seed is not None:
@@ -264,7 +272,7 @@ class EpochsOfStream:
         return wanted if self._stream.regroup else len(self.sample)
 
     @contextmanager
-    def given_to(self, training: Training, *, drop_last: bool) -> Generator[None]:
+    def given_to(self, training: TrainingSteps, *, drop_last: bool) -> Generator[None]:
         (epochs, steps), dataset = self._to_read, whole_of(self._stream)
         if dataset is not None and self.steps is None:
             self.steps = steps_of(len(dataset), training.batch_size, drop_last=drop_last)

@@ -20,7 +20,7 @@ from lamina.runtime.feeds import Stopped
 from lamina.runtime.streaming import Streamed
 from lamina.step.derive import GRADIENT_NORM, evaluation_graph
 from lamina.training.batches import BatchRunner, Examples, Recorded, joined
-from lamina.training.epochs import ALL_FINITE, batches_of_rows, fault_of
+from lamina.training.epochs import ALL_FINITE, batches_of_rows, equal_members, fault_of
 
 # The default number of examples in a batch.
 BATCH_SIZE = STEP_EXAMPLES
@@ -45,29 +45,88 @@ def evaluating(
         stopped: whether to end early, while a stream is read. There is no function if it becomes
             true before the stream's first batch.
     """
+    given = parameters, data, loss, metrics, stopped, batch_size
+    with _evaluation(*given) as (_, run):
+        dataset = data if isinstance(data, Dataset) else None
+
+        def measure() -> Recorded:
+            assert run is not None
+            recorded = run()
+            # A stream may have been read in part.
+            is_whole = dataset is not None or not stopped()
+            return _checked(recorded, measured, dataset) if is_whole else recorded
+
+        yield None if run is None else measure
+
+
+@contextmanager
+def evaluating_members(
+    parameters: Parameters,
+    data: Dataset | Stream,
+    loss: Loss,
+    metrics: Sequence[Metric],
+    stopped: Stopped = lambda: False,
+    *,
+    subsets: Sequence[Array] | None = None,
+    batch_size: int = BATCH_SIZE,
+) -> Generator[Callable[[Sequence[int]], dict[int, Recorded]]]:
+    """A function that evaluates some members of a population, as often as it is called.
+
+    Args:
+        data, stopped: as in `evaluating`.
+        subsets: the positions of the examples of each member in a data set; by default all.
+    """
+    given = parameters, data, loss, metrics, stopped, batch_size
+    with _evaluation(*given, own_inputs=subsets is not None) as (evaluation, run):
+
+        def measure(members: Sequence[int]) -> dict[int, Recorded]:
+            if evaluation is None or run is None:
+                return {}
+            return evaluation.of_members(members, run, subsets)
+
+        yield measure
+
+
+@contextmanager
+def _evaluation(
+    parameters: Parameters,
+    data: Dataset | Stream,
+    loss: Loss,
+    metrics: Sequence[Metric],
+    stopped: Stopped,
+    batch_size: int,
+    *,
+    own_inputs: bool = False,
+) -> Generator[tuple[Evaluation | None, Callable[..., Recorded] | None]]:
+    """An evaluation, and a function that runs it; of a data set, perhaps for other rows."""
+    how = {"own_inputs": own_inputs}
     if isinstance(data, Dataset):
         size = min(batch_size, len(data))
         with (
-            Evaluation(parameters, data, loss, metrics, size) as evaluation,
+            Evaluation(parameters, data, loss, metrics, size, **how) as evaluation,
             evaluation.uploaded(data) as resident,
         ):
-            yield lambda: _checked(evaluation.run(resident, len(data)), measured, data)
+            every = np.arange(len(data), dtype=np.int64)
+
+            def run_rows(rows: Array = every) -> Recorded:
+                return evaluation.run(resident, rows)
+
+            yield evaluation, run_rows
         return
     with closing(Reader(data)) as first:
         sample = first.sample_unless(stopped)
         if sample is None:
-            yield None
+            yield None, None
             return
         size = batch_size if data.regroup else len(sample)
-        with Evaluation(parameters, sample, loss, metrics, size) as evaluation:
+        with Evaluation(parameters, sample, loss, metrics, size, **how) as evaluation:
             readers = [first]
 
-            def measure() -> Recorded:
+            def run() -> Recorded:
                 reader = readers.pop() if readers else Reader(data)
-                recorded = evaluation.run_stream(reader, data.steps_per_epoch, stopped)
-                return recorded if stopped() else _checked(recorded, measured)
+                return evaluation.run_stream(reader, data.steps_per_epoch, stopped)
 
-            yield measure
+            yield evaluation, run
 
 
 def _checked(recorded: Recorded, name: str, dataset: Dataset | None = None) -> Recorded:
@@ -142,34 +201,27 @@ class Evaluation(BatchRunner):
         self._shared = parameters.with_random_state()
         self._graph = evaluation_graph(self._batch, loss, metrics)
 
-    def run(self, resident: Examples, examples: int) -> Recorded:
-        """Evaluates all examples of an uploaded data set, in their order."""
-        groups = batches_of_rows(np.arange(examples, dtype=np.int64), self.batch_size)
+    def run(self, resident: Examples, rows: Array) -> Recorded:
+        """Evaluates examples of an uploaded data set in this order; perhaps for each member."""
+        groups = batches_of_rows(rows, self.batch_size)
         if not isinstance(resident, Streamed):
             return self._run_batches(resident, *groups)
         return joined([self._run_batches(*group) for group in self.in_order(resident, groups)])
 
-    def run_members(
+    def of_members(
         self,
-        resident: Examples,
-        examples: int,
         members: Sequence[int],
+        run: Callable[..., Recorded],
         subsets: Sequence[Array] | None = None,
     ) -> dict[int, Recorded]:
         """Evaluates some members of a population, on all examples or on their subsets of them."""
-        if subsets is None:
-            self._running = np.array(members, np.int64)
-            recorded = self.run(resident, examples)
-            return {number: recorded.of_member(n) for n, number in enumerate(members)}
-        recorded_of: dict[int, Recorded] = {}
-        numbers, lengths = np.array(members, np.int64), [len(subsets[n]) for n in members]
-        for length in sorted(set(lengths)):
-            self._running = group = numbers[np.array(lengths) == length]
-            of_group: list[int] = group.tolist()
-            rows = np.stack([subsets[number] for number in of_group])
-            groups = batches_of_rows(rows, self.batch_size)
-            recorded = self._run_batches(resident, *groups)
-            recorded_of |= {n: recorded.of_member(at) for at, n in enumerate(of_group)}
+        numbers, recorded_of = np.array(members, np.int64), dict[int, Recorded]()
+        lengths = [0 if subsets is None else len(subsets[number]) for number in members]
+        for group in equal_members(lengths):
+            self._running = numbers[group]
+            running: list[int] = self._running.tolist()
+            recorded = run() if subsets is None else run(np.stack([subsets[n] for n in running]))
+            recorded_of |= {number: recorded.of_member(at) for at, number in enumerate(running)}
         return recorded_of
 
     def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:

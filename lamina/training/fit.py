@@ -287,12 +287,7 @@ class Fit:
                 run.save(replace(begun, position=epochs.position, recorded=pieces[0]))
                 saved = done
         if not done and not interrupt.is_ending:
-            raise DataError(
-                "an epoch of the stream has no training step",
-                facts=(("batch_size", str(self.batch_size)),),
-                where="fit",
-                advice="Leave drop_last out, or take a smaller batch_size.",
-            )
+            raise no_steps(self.batch_size)
         return joined(pieces)
 
     def _require_steps(self, steps: int, scale: float | None, epoch: int) -> None:
@@ -327,6 +322,16 @@ class Fit:
             where="fit",
             advice=advice or _advice_on_non_finite(self.parameters.precision),
         )
+
+
+def no_steps(batch_size: int) -> DataError:
+    """The error for an epoch of a stream without a training step."""
+    return DataError(
+        "an epoch of the stream has no training step",
+        facts=(("batch_size", str(batch_size)),),
+        where="fit",
+        advice="Leave drop_last out, or take a smaller batch_size.",
+    )
 
 
 def nothing_to_resume() -> DefinitionError:

@@ -11,10 +11,10 @@ import numpy as np
 from lamina.base.shapes import Array, converted
 from lamina.checks import checked
 from lamina.checks.kinds import AnyOf, Instance, OrNone, Row, Whole
-from lamina.data import Dataset, as_dataset
+from lamina.data import Dataset, Stream
 from lamina.data.arrays import as_tuple
 from lamina.data.conversion import to_array
-from lamina.data.dataset import Data
+from lamina.data.stream import AnyData, as_data
 from lamina.errors import DefinitionError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime.inference import with_members
@@ -23,8 +23,8 @@ from lamina.runtime.streaming import Examples, Streamed
 from lamina.step.derive import TrainingNumbers
 from lamina.step.member_numbers import fields_of_members, leaves_of
 from lamina.step.names import as_arrays
-from lamina.training.batches import Recorded
-from lamina.training.epochs import EXAMPLES_AT_ONCE, batches_after, orders_by
+from lamina.training.batches import Recorded, joined
+from lamina.training.epochs import EXAMPLES_AT_ONCE, batches_after, equal_members, orders_by
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.rates import LearningRates, RatesOfMembers
 from lamina.training.steps import TrainingSteps
@@ -191,7 +191,7 @@ class PopulationTraining(TrainingSteps):
     @checked
     def run(
         self,
-        dataset: Data,
+        dataset: AnyData,
         steps: Annotated[int, Whole(0)],
         seeds: Seeds = None,
         *,
@@ -202,14 +202,19 @@ class PopulationTraining(TrainingSteps):
         Args:
             dataset, steps, drop_last: the arguments of `Training.run`.
             seeds: the seeds of the order of the examples, one for all members or one for each; by
-                default those of the training.
+                default those of the training. A stream gives all members the same batches, in the
+                order of the first one's seed.
 
         Returns:
-            The losses of the members, float (members, steps).
+            The losses of the members, float (members, steps); fewer if an iterator ends before.
         """
-        data = as_dataset(dataset)
+        data, done = as_data(dataset), self.steps_done
         own = self._seeds if seeds is None else each_seed(seeds, self.count)
-        done = self.steps_done
+        if isinstance(data, Stream):
+            self._running = np.arange(self.count)
+            given = steps, int(own[0]), int(done.min())
+            pieces = self._run_stream(data, *given, drop_last=drop_last)
+            return joined(pieces).losses if pieces else np.zeros((self.count, 0), self._loss_dtype)
         losses = np.zeros((self.count, steps), self._loss_dtype)
         ended = np.zeros(self.count, np.int64)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
@@ -217,7 +222,7 @@ class PopulationTraining(TrainingSteps):
                 batches = self.batches(
                     *(len(data), int(done[members[0]]), steps, own[members]), drop_last=drop_last
                 )
-                for piece in self.pieces_of(resident, members, batches, interrupt):
+                for piece in self.pieces_of(members, resident, batches, interrupt):
                     at = int(ended[members[0]])
                     losses[members, at : at + piece.losses.shape[-1]] = piece.losses
                     ended[members] += piece.losses.shape[-1]
@@ -243,20 +248,22 @@ class PopulationTraining(TrainingSteps):
         return next(t.dtype.numpy for name, t in self._graph.graph.outputs if name == "loss")
 
     def pieces_of(
-        self, resident: Examples, members: Array, batches: Iterable[Array], interrupt: Interrupt
+        self, members: Array, resident: Examples, batches: Iterable[Array], interrupt: Interrupt
     ) -> Iterator[Recorded]:
         """Trains some members on batches, in pieces of about 50 ms.
 
         Args:
             members: their numbers.
-            batches: their batches, as arrays (members, batches, batch size) of examples.
+            batches: their batches, (members, batches, batch size), or those that all of them share,
+                (batches, batch size).
         """
         self._running = members
-        groups = ((resident, rows) for rows in batches)
-        return self.pieces(groups, interrupt, are_there=not isinstance(resident, Streamed))
+        groups, are_there = self.in_order(resident, batches), not isinstance(resident, Streamed)
+        return self.pieces(groups, interrupt, are_there=are_there)
 
-
-def equal_members(values: Sequence[int] | Array) -> list[Array]:
-    """The numbers of members with equal values, in groups."""
-    array = np.asarray(values)
-    return [np.flatnonzero(array == value) for value in np.unique(array)]
+    def pieces_of_stream(
+        self, members: Array, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt
+    ) -> Iterator[Recorded]:
+        """Trains some members on the batches of a stream, as `pieces` does."""
+        self._running = members
+        return self.pieces(groups, interrupt)

@@ -17,7 +17,8 @@ import numpy as np
 from lamina.base.records import cached_property, frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.checks.origin import warn
-from lamina.data import Coding, Dataset
+from lamina.data import Coding, Dataset, Stream
+from lamina.data.positions import Position
 from lamina.errors import NonFiniteError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Parameters
@@ -26,11 +27,18 @@ from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, MemberNotes, kind_of_optimizer
-from lamina.training.epochs import no_whole_batch, steps_of
-from lamina.training.evaluation import Evaluation
+from lamina.training.epochs import (
+    EpochsOfStream,
+    equal_members,
+    no_whole_batch,
+    require_epochs,
+    steps_of,
+)
+from lamina.training.evaluation import evaluating_members
 from lamina.training.fit import (
     coded,
     measures_of,
+    no_steps,
     note_averages,
     nothing_to_resume,
     of_validation,
@@ -39,7 +47,7 @@ from lamina.training.fit import (
 )
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt, held_interrupts
-from lamina.training.population import PopulationTraining, equal_members
+from lamina.training.population import PopulationTraining
 from lamina.training.progress import Bar, display
 
 
@@ -81,8 +89,8 @@ class Histories(Sequence[History]):
 class _Member:
     """The fit of one member."""
 
-    def __init__(self, fit: RunningFit, hooks: Hooks, examples: int) -> None:
-        self.fit, self.hooks, self.examples = fit, hooks, examples
+    def __init__(self, fit: RunningFit, hooks: Hooks) -> None:
+        self.fit, self.hooks = fit, hooks
         self.begun = Begun()
         # Why its values became infinite or NaN, if they did.
         self.failure = ""
@@ -102,10 +110,10 @@ class PopulationFit:
     numbers: Array
     parameters: Parameters
     options: Sequence[TrainingOptions]
-    train: Dataset
+    train: Dataset | Stream
     coding: Coding | None
     subsets: Sequence[Array] | None
-    validation: Dataset | None
+    validation: Dataset | Stream | None
     validation_subsets: Sequence[Array] | None
     epochs: int
     batch_size: int
@@ -120,32 +128,43 @@ class PopulationFit:
 
     def __post_init__(self) -> None:
         check_callbacks(self.callbacks)
-        sizes = [len(self.train)] if self.subsets is None else list(map(len, self.subsets))
-        if self.drop_last and min(sizes) < self.batch_size:
-            raise no_whole_batch(min(sizes), self.batch_size, where="fit")
+        if self.drop_last and isinstance(self.train, Dataset):
+            each = map(len, self.subsets or [self.train])
+            if (least := min(each)) < self.batch_size:
+                raise no_whole_batch(least, self.batch_size, where="fit")
+        require_epochs(self.train, self.epochs)
+        if self.validation is not None:
+            require_epochs(self.validation, self.epochs, "the validation data")
         if self.resume and self.checkpoint is None:
             raise nothing_to_resume()
 
     def run(self) -> Histories:
         """Trains until all epochs are done, or all members have stopped."""
-        size = min(self.batch_size, len(self.train))
-        checkpoint = None
+        checkpoint, begun = None, Begun()
         if self.checkpoint is not None:
             checkpoint = Checkpoint(self.checkpoint, self.parameters, self._resume_options())
+            if isinstance(self.train, Stream) and self.resume and checkpoint.exists:
+                begun = checkpoint.begun()
         with ExitStack() as stack:
-            training = stack.enter_context(
-                PopulationTraining(
-                    self.parameters, self.options, self.train, size, seeds=self.seeds
-                )
-            )
+            feed, resident = None, None
+            if isinstance(self.train, Stream):
+                feed = stack.enter_context(closing(self._of_stream(self.train, begun)))
+                sample, size = feed.sample, begun.batch_size or feed.batch_size(self.batch_size)
+            else:
+                sample, size = self.train, min(self.batch_size, len(self.train))
+            given = self.parameters, self.options, sample, size
+            training = stack.enter_context(PopulationTraining(*given, seeds=self.seeds))
             stack.enter_context(coded(self.parameters, self.coding, training))
             interrupt = stack.enter_context(held_interrupts())
             members, running = self._begin(training, interrupt, checkpoint)
             try:
                 for member in members:
                     member.hooks.call("fit_begins", member.fit)
-                resident = stack.enter_context(training.uploaded(self.train))
-                measure = stack.enter_context(self._measure())
+                measure = stack.enter_context(self._measure(interrupt))
+                if feed is None:
+                    resident = stack.enter_context(training.uploaded(sample))
+                else:
+                    stack.enter_context(feed.given_to(training, drop_last=self.drop_last))
                 shown = stack.enter_context(display(self.progress))
                 memories, lock = training.memories(), self.parameters.lock
                 snapshot = stack.enter_context(
@@ -155,12 +174,14 @@ class PopulationFit:
                 are_finite = self.parameters.engine.finite_check(variables)
                 # Members that are running have as many epochs.
                 first = max((len(member.fit.history) for member in running.values()), default=0)
-                run = _Run(training, resident, interrupt, shown, snapshot, are_finite, measure)
+                given = training, len(sample), resident, feed, interrupt, shown, snapshot
+                run = _Run(*given, are_finite, measure)
                 done = first
                 while done < self.epochs and running and not interrupt.is_ending:
                     done += self._epochs(run, done, running)
                     if checkpoint is not None and not interrupt.is_ending:
-                        _save(checkpoint, training, members, running)
+                        position = None if feed is None else feed.position
+                        _save(checkpoint, training, members, running, position)
                 for member in members:
                     if training.has_averages:
                         note_averages(member.fit.training, member.fit.history)
@@ -238,24 +259,30 @@ class PopulationFit:
         better = measures_of(training, options, rates=rates, is_validated=is_validated)
         history.measured = tuple(better)
         ready = partial(self.models, int(self.numbers[number])), partial(training.member, number)
-        fit = RunningFit(*ready, history, better, self.epochs, interrupt)
-        examples = len(self.train if self.subsets is None else self.subsets[number])
-        return _Member(fit, hooks, examples)
+        return _Member(RunningFit(*ready, history, better, self.epochs, interrupt), hooks)
+
+    def _of_stream(self, stream: Stream, begun: Begun) -> EpochsOfStream:
+        """The epochs of a stream, whose order follows from the seed of the first member."""
+        order, done = int(self.seeds[0]) if self.shuffle else None, (begun.epochs, 0)
+        waits, keeps = Hooks(self.callbacks).waits_at_most, self.checkpoint is not None
+        given = stream, order, self.epochs, begun.position, done
+        return EpochsOfStream(*given, keeps_states=keeps, seconds=waits)
 
     @contextmanager
-    def _measure(self) -> Generator[Callable[[list[int]], dict[int, Recorded]]]:
+    def _measure(
+        self, interrupt: Interrupt
+    ) -> Generator[Callable[[Sequence[int]], dict[int, Recorded]]]:
         """A function that evaluates some members on the validation data."""
         if self.validation is None:
             yield lambda members: {}
             return
-        options, data, subsets = self.options[0], self.validation, self.validation_subsets
-        given = self.parameters, data, options.loss, options.metrics
+        options, stopped = self.options[0], lambda: interrupt.is_ending
+        given = self.parameters, self.validation, options.loss, options.metrics, stopped
         with ExitStack() as stack:
+            made = evaluating_members(*given, subsets=self.validation_subsets)
             with of_validation():
-                made = Evaluation(*given, own_inputs=subsets is not None)
-                evaluation = stack.enter_context(made)
-                resident = stack.enter_context(evaluation.uploaded(data))
-            yield lambda members: evaluation.run_members(resident, len(data), members, subsets)
+                measure = stack.enter_context(made)
+            yield measure
 
     def _epochs(self, run: _Run, epoch: int, running: dict[int, _Member]) -> int:
         """Trains the running members for some epochs; returns how many.
@@ -286,6 +313,9 @@ class PopulationFit:
         elif count == 1:
             self._stop_failed(epoch, running, recorded, run)
         measured = run.measure(list(running)) if count else {}
+        if run.interrupt.is_ending and isinstance(self.validation, Stream):
+            # The stream may have been read in part.
+            count = 0
         seconds = (time.perf_counter() - began) / max(count, 1)
         # The epochs of members whose fit has ended.
         ended: dict[int, int] = {}
@@ -314,6 +344,8 @@ class PopulationFit:
         """Whether nothing but the history is needed between two epochs."""
         if self.validation is not None or self.checkpoint is not None or self.record_rate:
             return False
+        if run.feed is not None:
+            return False
         if run.training.scales_loss or run.has_averages:
             return False
         hooks = (member.hooks for member in running.values())
@@ -323,46 +355,66 @@ class PopulationFit:
         self, run: _Run, epoch: int, count: int, members: Mapping[int, _Member]
     ) -> dict[int, list[Recorded]]:
         """Trains members for some epochs; returns what is recorded of each epoch, by number."""
-        training, shown = run.training, run.shown
-        numbers = np.array([*members], np.int64)
-        lengths = np.array([member.examples for member in members.values()])
-        groups = [numbers[group] for group in equal_members(lengths)]
-        steps_of_groups = [
-            steps_of(members[group[0]].examples, training.batch_size, drop_last=self.drop_last)
-            for group in groups
+        numbers, feed = np.array([*members], np.int64), run.feed
+        if feed is not None:
+            run.shown.epoch_begins(epoch + 1, self.epochs, feed.steps)
+            groups = feed.groups(epoch, 0, lambda: run.interrupt.is_ending)
+            pieces = run.training.pieces_of_stream(numbers, groups, run.interrupt)
+            return self._recorded(run, numbers, pieces)
+        of_groups: list[tuple[Array, int, int]] = []
+        each = self.subsets
+        lengths: list[int] = [
+            run.examples if each is None else len(each[number]) for number in members
         ]
-        shown.epoch_begins(epoch + 1, self.epochs, count * sum(steps_of_groups))
+        for group in equal_members(lengths):
+            examples = lengths[int(group[0])]
+            steps = steps_of(examples, run.training.batch_size, drop_last=self.drop_last)
+            of_groups.append((numbers[group], examples, steps))
+        every = count * sum(steps for _, _, steps in of_groups)
+        run.shown.epoch_begins(epoch + 1, self.epochs, every)
         recorded: dict[int, list[Recorded]] = {}
-        for group, steps in zip(groups, steps_of_groups, strict=True):
-            given = members[group[0]].examples, epoch * steps, count * steps
+        for group, examples, steps in of_groups:
             seeds = self.seeds[group] if self.shuffle else None
-            batches = training.batches(*given, seeds, drop_last=self.drop_last)
-            started, done = time.perf_counter(), 0
-            rows, pieces = self._examples_of(group, batches), list[Recorded]()
-            for piece in training.pieces_of(run.resident, group, rows, run.interrupt):
-                pieces.append(piece)
-                done += len(group) * int(piece.examples.sum())
-                speed = done / max(time.perf_counter() - started, 1e-6)
-                row = {"loss": float(piece.losses.mean(dtype=np.float64))}
-                shown.advance(len(piece.examples), row, speed)
-            whole = joined(pieces) if pieces else None
-            for position, number in enumerate(group.tolist()):
-                parts = [] if whole is None else whole.of_member(position).by_steps(steps)
-                recorded[number] = parts
+            given = examples, epoch * steps, count * steps, seeds
+            batches = run.training.batches(*given, drop_last=self.drop_last)
+            rows = self._examples_of(group, batches)
+            pieces = run.training.pieces_of(group, run.resident, rows, run.interrupt)
+            recorded |= self._recorded(run, group, pieces, steps)
         return recorded
+
+    def _recorded(
+        self, run: _Run, members: Array, pieces: Iterable[Recorded], steps: int | None = None
+    ) -> dict[int, list[Recorded]]:
+        """What is recorded of members in each epoch of so many training steps, by number."""
+        started, done, taken = time.perf_counter(), 0, list[Recorded]()
+        for piece in pieces:
+            taken.append(piece)
+            done += len(members) * int(piece.examples.sum())
+            speed = done / max(time.perf_counter() - started, 1e-6)
+            row = {"loss": float(piece.losses.mean(dtype=np.float64))}
+            run.shown.advance(len(piece.examples), row, speed)
+            if run.feed is not None:
+                run.feed.advance(len(piece.examples))
+        if not taken:
+            if not run.interrupt.is_ending:
+                raise no_steps(self.batch_size)
+            return {number: [] for number in members.tolist()}
+        whole = joined(taken)
+        each = enumerate(members.tolist())
+        steps = steps or len(whole.examples)
+        return {number: whole.of_member(at).by_steps(steps) for at, number in each}
 
     def _examples_of(self, members: Array, batches: Iterable[Array]) -> Iterator[Array]:
         """Batches of positions in the subsets of members as batches of examples."""
-        numbers: list[int] = members.tolist()
-        each = self.subsets
-        subsets = None if each is None else np.stack([each[number] for number in numbers])
+        each, numbers = self.subsets, list[int](members.tolist())
+        if each is None:
+            yield from batches
+            return
+        subsets = np.stack([each[number] for number in numbers])
         for positions in batches:
-            rows, shape = positions, (len(numbers), *positions.shape[-2:])
-            if rows.shape != shape:
-                rows = np.broadcast_to(rows, shape)
-            if subsets is not None:
-                rows = np.take_along_axis(subsets, rows.reshape(len(numbers), -1), 1).reshape(shape)
-            yield rows
+            shape = len(numbers), *positions.shape[-2:]
+            flat = np.broadcast_to(positions, shape).reshape(len(numbers), -1)
+            yield np.take_along_axis(subsets, flat, 1).reshape(shape)
 
     def _stop_failed(
         self,
@@ -429,17 +481,20 @@ class _Run:
     """What all epochs of a fit share.
 
     Attributes:
+        examples, resident: of the data set; not used if the epochs are those of a stream, `feed`.
         at_once: the epochs that are trained together.
         is_repeating: whether an epoch that has begun is trained again.
     """
 
     training: PopulationTraining
+    examples: int
     resident: Any
+    feed: EpochsOfStream | None
     interrupt: Interrupt
     shown: Bar
     snapshot: Snapshot
     are_finite: Callable[[], bool]
-    measure: Callable[[list[int]], dict[int, Recorded]]
+    measure: Callable[[Sequence[int]], dict[int, Recorded]]
     at_once: int = 1
     is_repeating: bool = False
 
@@ -485,6 +540,7 @@ def _save(
     training: PopulationTraining,
     members: Sequence[_Member],
     running: Container[int],
+    position: Position | None = None,
 ) -> None:
     notes = [
         MemberNotes(
@@ -495,7 +551,8 @@ def _save(
         )
         for number, member in enumerate(members)
     ]
-    checkpoint.write_members(training, notes, [member.hooks.states() for member in members])
+    states = [member.hooks.states() for member in members]
+    checkpoint.write_members(training, notes, states, position)
 
 
 def _mean_row(members: Sequence[_Member]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,7 +14,8 @@ from lamina.base.garbage import without_collections
 from lamina.base.shapes import Array, as_dtype, converted
 from lamina.checks import checked
 from lamina.checks.kinds import Instance
-from lamina.data import Dataset
+from lamina.data import Dataset, Stream
+from lamina.data.background import Reader
 from lamina.data.conversion import convert
 from lamina.engines.engine import Memory
 from lamina.errors import DefinitionError, ShapeError
@@ -32,7 +34,7 @@ from lamina.step.derive import TrainingNumbers
 from lamina.step.loss_scaling import SKIPPED
 from lamina.step.micro_batches import MICRO_STEP, UPDATE_NAME, step_graphs
 from lamina.training.batches import Accumulation, BatchRunner, Examples, Recorded
-from lamina.training.interrupt import Interrupt
+from lamina.training.interrupt import Interrupt, held_interrupts
 
 # The native loop returns after about this time, to show progress and notice Ctrl-C.
 PIECE_SECONDS = 0.05
@@ -186,7 +188,23 @@ class TrainingSteps(BatchRunner):
 
     def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
         divided = self._accumulation
-        return batches if divided is None else divided.in_order(batches)
+        return super()._as_run(batches) if divided is None else divided.in_order(batches)
+
+    def _run_stream(
+        self, stream: Stream, steps: int, seed: int, done: int, *, drop_last: bool
+    ) -> list[Recorded]:
+        """Trains on the batches of a stream after those of the training steps that are done."""
+        epochs, omitted = (1, 0) if stream.is_one_shot else (None, done)
+        with closing(Reader(stream, seed=seed)) as reader:
+            sample, read = reader.sample(), {"epochs": epochs, "steps": omitted + steps}
+            with (
+                held_interrupts() as interrupt,
+                self.fed(reader, sample, drop_last=drop_last, **read) as feed,
+            ):
+                for _ in feed.groups(omitted, lambda: interrupt.is_ending):
+                    pass
+                groups = feed.groups(steps, lambda: interrupt.is_ending)
+                return list(self.pieces(groups, interrupt))
 
     def memories(self) -> dict[str, Memory]:
         """All memories that training steps change: of the model, and of `state()`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from functools import partial
 from typing import Annotated, Any, final
 
@@ -15,7 +14,6 @@ from lamina.base.shapes import Array, bind
 from lamina.checks import checked
 from lamina.checks.kinds import Instance, Number, Whole
 from lamina.data import Dataset, Stream
-from lamina.data.background import Reader
 from lamina.data.conversion import is_ranged
 from lamina.data.stream import AnyData, as_data
 from lamina.errors import DefinitionError
@@ -263,30 +261,14 @@ class Training(TrainingSteps):
         self._require_alive()
         data = as_data(dataset)
         if isinstance(data, Stream):
-            return self._run_stream(data, steps, seed, drop_last=drop_last)
+            pieces = self._run_stream(data, steps, seed, self.steps_done, drop_last=drop_last)
+            return joined(pieces).losses
         size, done = self.batch_size, self.steps_done
         orders = orders_by(self.engine, len(data), seed)
         batches = batches_after(len(data), size, done, steps, orders, drop_last=drop_last)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
             groups, are_there = self.in_order(resident, batches), not isinstance(resident, Streamed)
             pieces = list(self.pieces(groups, interrupt, are_there=are_there))
-        return joined(pieces).losses
-
-    def _run_stream(self, stream: Stream, steps: int, seed: int, *, drop_last: bool) -> Array:
-        """Trains on the batches of a stream after the training steps done so far."""
-        epochs, omitted = (1, 0) if stream.is_one_shot else (None, self.steps_done)
-        with closing(Reader(stream, seed=seed)) as reader:
-            sample = reader.sample()
-            with (
-                held_interrupts() as interrupt,
-                self.fed(
-                    reader, sample, drop_last=drop_last, epochs=epochs, steps=omitted + steps
-                ) as feed,
-            ):
-                for _ in feed.groups(omitted, lambda: interrupt.is_ending):
-                    pass
-                groups = feed.groups(steps, lambda: interrupt.is_ending)
-                pieces = list(self.pieces(groups, interrupt))
         return joined(pieces).losses
 
     @checked

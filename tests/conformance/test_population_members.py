@@ -124,3 +124,32 @@ def test_a_training_step_takes_common_batches_and_batches_of_each_member(engine)
             batches = [common, (own[0][k], common[1]), (common[0], own[1][k]), (a[k] for a in own)]
             expected = [float(training.step(*batch)) for batch in batches]
         assert_equal(np.array([step[k] for step in losses]), np.array(expected), engine, "losses")
+
+
+def test_members_learn_from_a_stream_as_models_do(engine):
+    network = lm.Sequential(lm.Input(3), lm.Linear(4), lm.Tanh(), lm.Linear(2))
+    generator = np.random.default_rng(0)
+    x, y = (generator.standard_normal((21, n), np.float32) for n in (3, 2))
+    batches = [(x[:9], y[:9]), (x[9:11], y[9:11]), (x[11:], y[11:])]
+    optimizers = [lm.SGD(0.05), lm.SGD(0.1)]
+    options = {"loss": lm.MSE(), "epochs": 3, "batch_size": 4, "validation": batches}
+    population = lm.Population.of_parameters(
+        parameters(network, engine, np.arange(2), may_use_lanes=False)
+    )
+    histories = population.fit(batches, optimizer=optimizers, **options)
+    measured = population.evaluate(batches, lm.MSE(), [lm.MAE()])
+    outputs = population.predict(batches)
+    with population.training(lm.MSE(), lm.SGD(0.1), 4) as training:
+        losses = [training.run(batches, steps) for steps in (4, 5)]
+    for k in range(2):
+        alone = lm.Model.of_parameters(parameters(network, engine, k))
+        history = alone.fit(batches, optimizer=optimizers[k], **options)
+        for name, values in history.values.items():
+            assert_equal(np.array(histories[k][name]), np.array(values), engine, name)
+        for name, value in alone.evaluate(batches, lm.MSE(), [lm.MAE()]).items():
+            assert_equal(measured[name][k], np.array(value), engine, name)
+        assert_equal(outputs[k], alone.predict(x), engine, "predictions")
+        with alone.training(lm.MSE(), lm.SGD(0.1), 4, seed=k) as training:
+            for run in losses:
+                expected = training.run(batches, run.shape[1])
+                assert_equal(run[k], expected, engine, "losses")

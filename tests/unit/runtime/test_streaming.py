@@ -76,6 +76,33 @@ def test_a_streamed_data_set_gives_the_same_bits(opencl_name, chunks, count, how
     assert same(streamed, resident)
 
 
+@pytest.mark.parametrize("count", [1, 20])
+def test_members_of_a_population_read_streamed_examples_of_their_own(opencl_name, chunks, count):
+    generator = np.random.default_rng(0)
+    subsets, validated = ([generator.integers(0, n, k) for k in (19, 19, 23)] for n in (90, 41))
+
+    def trained_members():
+        # The second member stops first: the others go on.
+        stop = [lambda history: history["loss"][-1] > 2 and len(history) == 2]
+        population = lm.Population(network(), 3, opencl_name, seeds=3)
+        rates = [lm.SGD(rate) for rate in (0.1, 9.0, 0.2)]
+        how = {"optimizer": rates, "subsets": subsets, "validation_subsets": validated}
+        histories = fit(population, TRAIN, validation=TEST, callbacks=stop, **how)
+        training = population.training(lm.CrossEntropy(), lm.Adam(0.01), BATCH)
+        losses = training.run(TRAIN, 15, seeds=[1, 2, 1])
+        measured = population.evaluate(TEST, lm.CrossEntropy(), subsets=validated)
+        return [history.values for history in histories], population.parameters(), losses, measured
+
+    values, parameters, losses, measured = trained_members()
+    assert [len(each["loss"]) for each in values] == [3, 2, 3]
+    chunks(count)
+    others, streamed, again, evaluated = trained_members()
+    assert others == values
+    assert same(streamed, parameters)
+    np.testing.assert_array_equal(again, losses)
+    np.testing.assert_array_equal(evaluated["loss"], measured["loss"])
+
+
 def run_stream(engine, count, calls):
     """The calls of two epochs of so many batches."""
     model = lm.Model(network(), engine=engine, seed=3)

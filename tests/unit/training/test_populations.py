@@ -20,9 +20,9 @@ def population(members=3, **options):
     return lm.Population(NET, members, **options)
 
 
-def fitted(made, optimizer, **options):
+def fitted(made, optimizer, train=(X, Y), **options):
     usual = {"loss": lm.MSE(), "epochs": 2, "batch_size": 8, "progress": False}
-    return made.fit((X, Y), optimizer=optimizer, **usual | options)
+    return made.fit(train, optimizer=optimizer, **usual | options)
 
 
 def equal(left, right):
@@ -351,6 +351,41 @@ def test_a_fit_is_resumed_from_its_checkpoint(tmp_path):
         model.fit((X, Y), checkpoint=path, resume=True, **usual)
 
 
+def test_a_fit_of_a_shuffled_stream_is_resumed_from_its_checkpoint(tmp_path):
+    batches, path = [(X[:10], Y[:10]), (X[10:], Y[10:])], tmp_path / "fit.safetensors"
+    options = {
+        "optimizer": [lm.SGD(rate) for rate in (0.1, 0.01, 0.05)],
+        "train": lm.data.Stream(batches, window=12),
+        "validation": batches,
+        "epochs": 6,
+    }
+    stopping = lm.callbacks.EarlyStopping("loss", patience=1, least_change=0.03)
+    made, interrupted, resumed = population(), population(), population(seeds=9)
+    whole = fitted(made, callbacks=[stopping], **options)
+    lengths = [len(history) for history in whole]
+    assert min(lengths) < 4 < max(lengths)
+    with pytest.raises(KeyError):
+        fitted(interrupted, callbacks=[stopping, Interrupted(4)], checkpoint=path, **options)
+    how = {"checkpoint": path, "resume": True, "seeds": [0, 1, 2]}
+    again = fitted(resumed, callbacks=[stopping], **options, **how)
+    assert [history.values for history in again] == [history.values for history in whole]
+    assert equal(made.parameters(), resumed.parameters())
+
+
+def test_networks_of_two_shapes_read_a_stream_one_after_the_other():
+    made = lm.Population([NET, lm.Sequential(lm.Input(3), lm.Linear(2))])
+    batches = [(X[:10], Y[:10]), (X[10:], Y[10:])]
+    assert fitted(made, lm.SGD(0.1), batches)["loss"].shape == (2, 2)
+    np.testing.assert_array_equal(made.predict(batches), made.predict(X))
+    for use in (
+        lambda stream: fitted(made, lm.SGD(0.1), stream),
+        made.predict,
+        lambda stream: made.evaluate(stream, lm.MSE()),
+    ):
+        text = error_text(LaminaError, lambda use=use: use(iter(batches)))
+        assert "can be read once, and there are 2 shapes of networks" in text
+
+
 def test_a_population_of_schedules():
     schedules = [lm.schedules.Cosine(0.1 * (k + 1), steps=4 + k) for k in range(3)]
     made = population()
@@ -401,6 +436,14 @@ REFUSED = {
     "subsets of no validation data": (
         {"validation_subsets": [[0]] * 3},
         "there is no validation data for validation_subsets",
+    ),
+    "subsets of a stream": (
+        {"validation": [(X, Y)], "validation_subsets": [[0]] * 3},
+        "the examples of a stream have no positions for validation_subsets",
+    ),
+    "a stream that can be read once": (
+        {"validation": iter([(X, Y)])},
+        "the validation data can be read once, and there are 2 epochs",
     ),
     "fewer examples than a batch": (
         {"subsets": [[0]] * 3, "drop_last": True},
