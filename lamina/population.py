@@ -41,7 +41,7 @@ from lamina.step.member_numbers import groups_of
 from lamina.step.precision import Products, precision_of
 from lamina.training.callbacks.hooks import AnyCallback, check_callbacks
 from lamina.training.epochs import require_epochs
-from lamina.training.evaluation import BATCH_SIZE, evaluating_members, names_of, summary
+from lamina.training.evaluation import BATCH_SIZE, directions_of, evaluating_members, summary
 from lamina.training.history import SMALLEST, Best
 from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
 from lamina.training.population_fit import Histories, PopulationFit, fitted_together
@@ -460,12 +460,8 @@ class Population(Named):
         """
         check_callbacks(callbacks)
         data = as_dataset(train)
-        named = as_metrics(metrics)
         by_output = cast(Iterable[str], loss) if isinstance(loss, Mapping) else ()
-        losses = ["loss", *(f"{name}_loss" for name in by_output)]
-        directions: dict[str, bool | None] = dict.fromkeys(losses, True)
-        for name, metric in zip(names_of(losses, named), named, strict=True):
-            directions[name] = getattr(metric, "smaller_is_better", None)
+        directions = directions_of(by_output, as_metrics(metrics))
         if best is not None and monitor in directions:
             directions[monitor] = best == SMALLEST
         common: dict[str, Any] = {"loss": loss, "metrics": metrics}

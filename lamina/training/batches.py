@@ -348,7 +348,8 @@ class BatchRunner(Named):
         if isinstance(resident, Streamed):
             batches, told = tee(batches)
             resident.begin(self._as_run(told))
-        return ((resident, rows) for rows in batches)
+        for rows in batches:
+            yield resident, rows
 
     def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches that programs run for some batches."""

@@ -168,6 +168,17 @@ def summary(recorded: Recorded, metrics: Sequence[Metric]) -> dict[str, Any]:
     return row
 
 
+def directions_of(outputs: Iterable[str], metrics: Sequence[Metric]) -> dict[str, bool | None]:
+    """The names of measures, and whether smaller values are better; None if nobody says.
+
+    Args:
+        outputs: those with losses by output.
+    """
+    losses: dict[str, bool | None] = dict.fromkeys(["loss", *(f"{n}_loss" for n in outputs)], True)
+    says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
+    return losses | dict(zip(names_of(losses, metrics), says, strict=True))
+
+
 def names_of(losses: Iterable[str], metrics: Sequence[Metric]) -> list[str]:
     """The names of metrics next to such losses; a repeated name gets the metric's number."""
     taken = list(losses)

@@ -34,7 +34,7 @@ from lamina.training.epochs import (
     no_whole_batch,
     require_epochs,
 )
-from lamina.training.evaluation import evaluating, names_of, summary
+from lamina.training.evaluation import directions_of, evaluating, summary
 from lamina.training.history import VALIDATION, History
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.progress import Bar, display
@@ -405,11 +405,7 @@ def measures_of(
     Args:
         rates: the names of the learning rates that it has.
     """
-    by_output = (f"{term.name}_loss" for term in training.terms if term.name)
-    measured: dict[str, bool | None] = dict.fromkeys(("loss", *by_output), True)
-    metrics = options.metrics
-    says = [getattr(metric, "smaller_is_better", None) for metric in metrics]
-    measured |= zip(names_of(measured, metrics), says, strict=True)
+    measured = directions_of((term.name for term in training.terms if term.name), options.metrics)
     further = [*rates]
     further += [GRADIENT_NORM] * options.gradient_norm
     further += [SKIPPED_STEPS] * training.scales_loss

@@ -218,11 +218,13 @@ class PopulationTraining(TrainingSteps):
         losses = np.zeros((self.count, steps), self._loss_dtype)
         ended = np.zeros(self.count, np.int64)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
+            are_there = not isinstance(resident, Streamed)
             for members in equal_members(done):
                 batches = self.batches(
                     *(len(data), int(done[members[0]]), steps, own[members]), drop_last=drop_last
                 )
-                for piece in self.pieces_of(members, resident, batches, interrupt):
+                groups = self.in_order(resident, batches)
+                for piece in self.pieces_of(members, groups, interrupt, are_there=are_there):
                     at = int(ended[members[0]])
                     losses[members, at : at + piece.losses.shape[-1]] = piece.losses
                     ended[members] += piece.losses.shape[-1]
@@ -248,22 +250,17 @@ class PopulationTraining(TrainingSteps):
         return next(t.dtype.numpy for name, t in self._graph.graph.outputs if name == "loss")
 
     def pieces_of(
-        self, members: Array, resident: Examples, batches: Iterable[Array], interrupt: Interrupt
+        self,
+        members: Array,
+        groups: Iterable[tuple[Examples, Array]],
+        interrupt: Interrupt,
+        *,
+        are_there: bool = False,
     ) -> Iterator[Recorded]:
-        """Trains some members on batches, in pieces of about 50 ms.
+        """Trains some members, by number, as `pieces` does.
 
-        Args:
-            members: their numbers.
-            batches: their batches, (members, batches, batch size), or those that all of them share,
-                (batches, batch size).
+        The batches are those of each of them, (members, batches, batch size), or those that all of
+        them share, (batches, batch size).
         """
         self._running = members
-        groups, are_there = self.in_order(resident, batches), not isinstance(resident, Streamed)
         return self.pieces(groups, interrupt, are_there=are_there)
-
-    def pieces_of_stream(
-        self, members: Array, groups: Iterable[tuple[Examples, Array]], interrupt: Interrupt
-    ) -> Iterator[Recorded]:
-        """Trains some members on the batches of a stream, as `pieces` does."""
-        self._running = members
-        return self.pieces(groups, interrupt)

@@ -23,6 +23,7 @@ from lamina.errors import NonFiniteError
 from lamina.learning.protocols import TrainingOptions
 from lamina.runtime import Parameters
 from lamina.runtime.memories import Snapshot
+from lamina.runtime.streaming import Streamed
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
@@ -359,8 +360,9 @@ class PopulationFit:
         if feed is not None:
             run.shown.epoch_begins(epoch + 1, self.epochs, feed.steps)
             groups = feed.groups(epoch, 0, lambda: run.interrupt.is_ending)
-            pieces = run.training.pieces_of_stream(numbers, groups, run.interrupt)
+            pieces = run.training.pieces_of(numbers, groups, run.interrupt)
             return self._recorded(run, numbers, pieces)
+        are_there = not isinstance(run.resident, Streamed)
         of_groups: list[tuple[Array, int, int]] = []
         each = self.subsets
         lengths: list[int] = [
@@ -377,8 +379,9 @@ class PopulationFit:
             seeds = self.seeds[group] if self.shuffle else None
             given = examples, epoch * steps, count * steps, seeds
             batches = run.training.batches(*given, drop_last=self.drop_last)
-            rows = self._examples_of(group, batches)
-            pieces = run.training.pieces_of(group, run.resident, rows, run.interrupt)
+            groups = run.training.in_order(run.resident, self._examples_of(group, batches))
+            how = group, groups, run.interrupt
+            pieces = run.training.pieces_of(*how, are_there=are_there)
             recorded |= self._recorded(run, group, pieces, steps)
         return recorded
 

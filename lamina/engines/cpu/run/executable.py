@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast, final
 
 import numpy as np
@@ -72,11 +73,18 @@ class Watch:
     def count(self) -> int:
         return sum(changes.count for changes in self.changes)
 
-    def begin(self) -> None:
+    def run(self, jobs: Callable[[], object], programs: Iterable[CpuProgram] = ()) -> None:
+        """Runs jobs, perhaps of programs whose operands are packed."""
+        if not self.changes_memories:
+            jobs()
+            return
+        # Done before the run: after Ctrl-C during the run, no code after it is executed.
         for changes in self.changes:
             changes.count += 1
-
-    def end(self) -> None:
+        for program in programs:
+            # Packed operands do not depend on memories that the program itself changes.
+            program.loaded += len(self.changes)
+        jobs()
         for changes in self.changes:
             changes.complete()
 
@@ -124,7 +132,8 @@ class CpuProgram(Executable):
         self._binding = Binding(program, self._code, arrays, keeps_packed=True, timed=timed)
         self._job, self._load = self._binding.job, self._binding.load
         self._watch = Watch(program, memories)
-        self._loaded = -1
+        # The changes with which operands were packed last.
+        self.loaded = -1
         self._arena = arena
         arena.enter(self, self._binding.bytes)
 
@@ -159,25 +168,16 @@ class CpuProgram(Executable):
         self._run()
 
     def _run(self) -> None:
-        watch = self._watch
         if self._load is not None:
             self._pack()
-        if watch.changes_memories:
-            # Done before the run: after Ctrl-C during the run, no code after it is executed.
-            watch.begin()
-            if self._load is not None:
-                # Packed operands do not depend on memories that the program itself changes.
-                self._loaded += len(watch.changes)
-        self._job.run()
-        if watch.changes_memories:
-            watch.end()
+        self._watch.run(self._job.run, (self,))
 
     def _pack(self) -> None:
         """Packs operands if memories have changed."""
         count = self._watch.count
-        if self._load is not None and count != self._loaded:
+        if self._load is not None and count != self.loaded:
             self._load.run()
-            self._loaded = count
+            self.loaded = count
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
@@ -195,17 +195,10 @@ class CpuProgram(Executable):
             program: program._set_runs(resident, rows, recorded)
             for program, rows in joined_turns(programs).items()
         }
-        watch = self._watch
         for program in kept:
             program._pack()
-        if watch.changes_memories:
-            # As in `_run`.
-            watch.begin()
-            for program in kept:
-                program._loaded += len(watch.changes)
-        run_turns([(program._job, len(rows)) for program, rows in programs])
-        if watch.changes_memories:
-            watch.end()
+        jobs = [(program._job, len(rows)) for program, rows in programs]
+        self._watch.run(partial(run_turns, jobs), kept)
         return divided_turns(programs, kept)
 
     def _set_runs(

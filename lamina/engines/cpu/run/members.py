@@ -190,15 +190,15 @@ class CpuMembers(Executable):
         rows = joined_turns(programs)
         kept = {program: program._kept(own.shape[-2], recorded) for program, own in rows.items()}
         data = [host_array(resident[buffer.name]) for buffer in self._inputs]
-        if self._watch.changes_memories:
-            self._watch.begin()
         jobs = [(program._bindings[0].job, own.shape[-2]) for program, own in programs]
-        for member in self._active.tolist():
-            for program, own in rows.items():
-                program._set_member(member, data, own, kept[program])
-            run_turns(jobs)
-        if self._watch.changes_memories:
-            self._watch.end()
+
+        def run() -> None:
+            for member in self._active.tolist():
+                for program, own in rows.items():
+                    program._set_member(member, data, own, kept[program])
+                run_turns(jobs)
+
+        self._watch.run(run)
         return divided_turns(programs, kept, axis=1)
 
     def _kept(self, runs: int, recorded: Sequence[str]) -> dict[str, Array]:
@@ -211,18 +211,18 @@ class CpuMembers(Executable):
         kept = self._kept(rows.shape[-2], recorded)
         if not rows.shape[-2]:
             return kept
-        if self._watch.changes_memories:
-            self._watch.begin()
-        if self._in_turn:
+
+        def run() -> None:
+            if not self._in_turn:
+                for binding, given in zip(self._bindings, self._entries, strict=True):
+                    binding.job.set_runs(rows, *given.filled(data, kept), self._lanes)
+                self._job.run()
+                return
             for member in self._active.tolist():
                 self._set_member(member, data, rows, kept)
                 self._bindings[0].job.run()
-        else:
-            for binding, given in zip(self._bindings, self._entries, strict=True):
-                binding.job.set_runs(rows, *given.filled(data, kept), self._lanes)
-            self._job.run()
-        if self._watch.changes_memories:
-            self._watch.end()
+
+        self._watch.run(run)
         return kept
 
     def _set_member(
