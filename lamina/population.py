@@ -210,16 +210,17 @@ class Population(Named):
         return joined
 
     @checked
-    def predict(self, inputs: Any) -> Any:
+    def predict(self, inputs: Any, *, mean: bool = False) -> Any:
         """The outputs of all members for any number of examples.
 
         Args:
             inputs: as in `Model.predict`; or arrays with a first axis of members, for inputs of
                 each member's own.
+            mean: whether to return the mean over the members, the prediction of the ensemble.
 
         Returns:
-            An array (members, examples, ...), a tuple of them for several outputs. Its mean over
-            the first axis is the prediction of the ensemble.
+            An array (members, examples, ...), or (examples, ...) for the mean; a tuple of them for
+            several outputs.
         """
         given = as_inputs(inputs, self.coding)
         if isinstance(given, Stream):
@@ -233,6 +234,8 @@ class Population(Named):
                 for group in self._groups
             ]
         outputs = tuple(self._together(arrays) for arrays in zip(*each, strict=True))
+        if mean:
+            outputs = tuple(output.mean(axis=0, dtype=output.dtype) for output in outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     @checked

@@ -481,6 +481,13 @@ def test_any_number_of_examples_is_predicted():
     assert made.predict(x[:0]).shape == (2, 0, 2)
 
 
+def test_the_mean_over_the_members_is_predicted():
+    network = lm.Network(inputs=(x := lm.Input(3)), outputs=[lm.Linear(5)(x), lm.Linear(2)(x)])
+    made = lm.Population(network, 4)
+    for mean, outputs in zip(made.predict(X, mean=True), made.predict(X), strict=True):
+        np.testing.assert_array_equal(mean, outputs.mean(axis=0))
+
+
 def test_inputs_of_each_members_own_are_predicted():
     made = population(4)
     own = np.random.default_rng(1).standard_normal((4, 70, 3), np.float32)
