@@ -205,14 +205,18 @@ class BatchRunner(Named):
         return self._programs.get(batch, self._compile)
 
     def _compile(
-        self, batch: int, timed: bool = False, program: Program | None = None
+        self,
+        batch: int,
+        timed: bool = False,
+        program: Program | None = None,
+        own_inputs: bool | None = None,
     ) -> CompiledProgram:
         placement, shared, name = self._parameters.placement, self._shared, self._program_name
         return compile_for_batch(
             *(self._graph, batch, placement, shared, name),
             timed=timed,
             program=program,
-            own_inputs=self._own_inputs,
+            own_inputs=self._own_inputs if own_inputs is None else own_inputs,
         )
 
     def _specs(self) -> list[Spec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, final
 
 import numpy as np
@@ -17,6 +17,7 @@ from lamina.data.conversion import to_array
 from lamina.data.stream import AnyData, as_data
 from lamina.errors import DefinitionError
 from lamina.learning.protocols import TrainingOptions
+from lamina.runtime.compiled import RecentPrograms
 from lamina.runtime.inference import with_members
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples, Streamed
@@ -86,6 +87,8 @@ class PopulationTraining(TrainingSteps):
             memory.write(converted(np.asarray(values), memory.dtype))
         # The trainings of single members that somebody has asked for.
         self._members: dict[int, Training] = {}
+        # The programs of steps on batches that all members share, on devices with own memory.
+        self._common: RecentPrograms[int] = RecentPrograms()
 
     @cached_property
     def _rates(self) -> RatesOfMembers:
@@ -142,7 +145,9 @@ class PopulationTraining(TrainingSteps):
         """Releases all memory that the population does not own."""
         for training in self._members.values():
             training.release()
-        super().release()
+        with self._lock.mutex:
+            self._common.release()
+            super().release()
 
     @property
     def steps_done(self) -> Array:
@@ -161,18 +166,21 @@ class PopulationTraining(TrainingSteps):
         Returns:
             The losses before the update, float (members,).
         """
-        arrays = self._of_members(x, y, weights)
-        count = arrays[0].shape[1]
+        arrays, are_own = self._of_members(x, y, weights)
+        count = arrays[0].shape[1 if are_own else 0]
         self._require_fitting(count)
         with self._lock.mutex:
             self._require_alive()
-            compiled = self._program(count)
+            if are_own:
+                compiled = self._program(count)
+            else:
+                compiled = self._common.get(count, partial(self._compile, own_inputs=False))
             compiled.executable.activate(np.arange(self.count))
             compiled.run(arrays)
             return compiled.executable.output("loss")
 
-    def _of_members(self, x: Any, y: Any, weights: Any) -> list[Array]:
-        """Inputs, targets and weights as arrays (members, examples, ...)."""
+    def _of_members(self, x: Any, y: Any, weights: Any) -> tuple[list[Array], bool]:
+        """Inputs, targets and weights, and whether they have a first axis of members."""
         given = [*as_arrays(x, self._input_names), *as_arrays(y, self._target_names)]
         given += as_tuple(weights)
         arrays = [to_array(value, "a batch cannot be converted to an array") for value in given]
@@ -180,13 +188,16 @@ class PopulationTraining(TrainingSteps):
         own = with_members(arrays, ranks, self._labels, self.count, "step")
         if own is None:
             ready = self._converted(x, y, weights)
-            return [np.broadcast_to(array, (self.count, *array.shape)) for array in ready]
+            if self.engine.device.shares_memory is False:
+                # It is copied to the device once.
+                return ready, False
+            return [np.broadcast_to(array, (self.count, *array.shape)) for array in ready], True
         flat = [array.reshape(-1, *array.shape[2:]) for array in own]
         inputs, targets = len(self._wanted_inputs), len(self._batch.targets)
         parts = flat[:inputs], flat[inputs : inputs + targets], flat[inputs + targets :]
         plain = [tuple(part) if len(part) != 1 else part[0] for part in parts]
         ready = self._converted(*(part if len(part) else None for part in plain))
-        return [array.reshape(self.count, -1, *array.shape[1:]) for array in ready]
+        return [array.reshape(self.count, -1, *array.shape[1:]) for array in ready], True
 
     @checked
     def run(
