@@ -43,7 +43,13 @@ from lamina.training.callbacks.hooks import AnyCallback, check_callbacks
 from lamina.training.epochs import require_epochs
 from lamina.training.evaluation import BATCH_SIZE, directions_of, evaluating_members, summary
 from lamina.training.history import SMALLEST, Best
-from lamina.training.population import PopulationTraining, Seeds, each_seed, require_count
+from lamina.training.population import (
+    PopulationTraining,
+    Seeds,
+    each_seed,
+    joined_members,
+    require_count,
+)
 from lamina.training.population_fit import Histories, PopulationFit, fitted_together
 from lamina.training.search import Comparison, Make, Search, Space, trials_of
 
@@ -183,14 +189,26 @@ class Population(Named):
         return self._groups[0].parameters.coding
 
     def _data(
-        self, data: Any, coding: Coding | None, role: str = "the training data", **how: bool
-    ) -> Dataset | Stream:
-        """A data set, coded as those that the members take, or a stream."""
-        given = as_data(data, coding, **how)
+        self,
+        data: Any,
+        coding: Coding | None,
+        role: str = "the training data",
+        *,
+        is_training: bool = False,
+    ) -> tuple[Dataset | Stream, Sequence[Array] | None]:
+        """A data set, coded as those that the members take, or a stream.
+
+        Returns:
+            It, and the positions of the examples of each member, if they have examples of their
+            own.
+        """
+        given = as_data(data, coding, is_training=is_training)
         if (whole := whole_of(given)) is not None:
-            return whole.dense()
-        require_epochs(given, len(self._groups), role, "shapes of networks")
-        return given
+            network = self._groups[0].parameters.network
+            joined, positions = joined_members(whole.dense(), network, len(self))
+            return joined, None if positions is None else list(positions)
+        require_epochs(given, len(self._groups), role, shapes=True)
+        return given, None
 
     def _together(self, each: Sequence[Array]) -> Array:
         """Arrays of the groups, with a first axis of members, as one of all members."""
@@ -224,7 +242,7 @@ class Population(Named):
         """
         given = as_inputs(inputs, self.coding)
         if isinstance(given, Stream):
-            require_epochs(given, len(self._groups), "the stream", "shapes of networks")
+            require_epochs(given, len(self._groups), "the stream", shapes=True)
             each = [group.inference.of_stream(given) for group in self._groups]
         elif (own := self._groups[0].inference.own_inputs(given, len(self))) is None:
             each = [group.inference(given) for group in self._groups]
@@ -251,14 +269,16 @@ class Population(Named):
         """Loss and metrics of each member on a data set or a stream, in inference mode.
 
         Args:
-            data, loss, metrics, batch_size: the arguments of `Model.evaluate`.
+            data, loss, metrics, batch_size: the arguments of `Model.evaluate`; arrays with a first
+                axis of members are examples of each member's own.
             subsets: the positions of the examples of each member; by default all.
 
         Returns:
             `{"loss": ..., "accuracy": ...}`: arrays with a first axis of members.
         """
-        examples, measured = self._data(data, self.coding, "the data"), as_metrics(metrics)
-        own, rows = self._subsets("subsets", subsets, examples), dict[int, dict[str, Any]]()
+        examples, each = self._data(data, self.coding, "the data")
+        own, measured = self._subsets("subsets", subsets, examples, each), as_metrics(metrics)
+        rows: dict[int, dict[str, Any]] = {}
         for group in self._groups:
             given = group.parameters, examples, as_loss(loss), measured
             how: dict[str, Any] = {"subsets": group.rows(own), "batch_size": batch_size}
@@ -300,7 +320,8 @@ class Population(Named):
         dataset = None
         if data is not None:
             coding = self.coding
-            dataset = cast(Dataset, self._data(as_dataset(data), coding, is_training=True))
+            joined, _ = self._data(as_dataset(data), coding, is_training=True)
+            dataset = cast(Dataset, joined)
         own = self._seeds(seeds)
         return PopulationTraining(parameters, options, dataset, batch_size, seeds=own)
 
@@ -334,7 +355,8 @@ class Population(Named):
         Args:
             train, loss, validation, epochs, batch_size, metrics, frozen, class_weights, drop_last,
                 progress, shuffle, record: the arguments of `Model.fit`, for all members. A stream
-                gives all of them the same batches, in the order of the first one's seed.
+                gives all of them the same batches, in the order of the first one's seed. Arrays
+                with a first axis of members are examples of each member's own.
             optimizer, clip, seeds: the arguments of `training`.
             subsets: the positions of the examples on which each member is trained: folds, or
                 samples with repetition; by default all.
@@ -360,18 +382,19 @@ class Population(Named):
             >>> histories["loss"].shape
             (3, 2)
         """
-        data = self._data(train, self.coding, is_training=True)
-        coding, targets, validated = self.coding, None, None
+        data, each = self._data(train, self.coding, is_training=True)
+        coding, targets, validated, each_validated = self.coding, None, None, None
         if isinstance(data, Dataset):
             coding, targets = data.coding or coding, data.target_arrays
         if validation is not None:
-            validated = self._data(validation, coding, "the validation data")
+            validated, each_validated = self._data(validation, coding, "the validation data")
         weights = numbers_of(class_weights, targets)
         further = {"class_weights": weights, "gradient_norm": "gradient_norm" in record}
         options = self._options(loss, optimizer, metrics, clip, frozen, **further)
         own = self._seeds(seeds)
-        trained = self._subsets("subsets", subsets, data)
-        validating = self._subsets("validation_subsets", validation_subsets, validated)
+        trained = self._subsets("subsets", subsets, data, each)
+        given = "validation_subsets", validation_subsets, validated, each_validated
+        validating = self._subsets(*given)
         if checkpoint is not None:
             # A file holds members of one shape.
             _ = self._parameters
@@ -389,6 +412,7 @@ class Population(Named):
                 epochs=epochs,
                 batch_size=batch_size,
                 seeds=own[group.numbers],
+                stream_seed=int(own[0]),
                 drop_last=drop_last,
                 shuffle=shuffle,
                 record_rate="rate" in record,
@@ -573,11 +597,22 @@ class Population(Named):
         return self.seeds if seeds is None else each_seed(seeds, len(self))
 
     def _subsets(
-        self, name: str, subsets: Any, data: Dataset | Stream | None
-    ) -> list[Array] | None:
-        """The positions of the examples of each member, within the data set."""
+        self, name: str, subsets: Any, data: Dataset | Stream | None, each: Sequence[Array] | None
+    ) -> Sequence[Array] | None:
+        """The positions of the examples of each member, within the data set.
+
+        Args:
+            each: those of examples of their own, if they have some.
+        """
         if subsets is None:
-            return None
+            return each
+        if each is not None:
+            raise DefinitionError(
+                f"members with examples of their own have no {name}",
+                facts=(("expected", "one of them"), ("found", "both")),
+                where="Population",
+                advice="Join the examples along one axis, and give positions in it.",
+            )
         if data is None:
             raise DefinitionError(
                 f"there is no validation data for {name}",
@@ -588,10 +623,11 @@ class Population(Named):
             raise DefinitionError(
                 f"the examples of a stream have no positions for {name}",
                 facts=(("expected", "a data set, or (x, y)"), ("found", repr(data))),
-                where="fit",
+                where="Population",
                 advice=f"Give arrays, or leave {name} out.",
             )
-        require_count(name, subsets, len(self))
+        advice = "Give a list with the positions of the examples of each member."
+        require_count(name, subsets, len(self), advice)
         for number, positions in enumerate(subsets):
             with errors_at(f"{name}[{number}]"):
                 data.require_within(positions)

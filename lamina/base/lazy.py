@@ -149,6 +149,10 @@ class _Lazy(ModuleType):
             value = function if self._homes.get(name) == value.__name__ else value
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        # Pickled by its name, as other modules are by cloudpickle.
+        return import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         """The public names, without modules that are already loaded."""
         hidden = {"_homes", "_imports", loaded_when_used.__name__}

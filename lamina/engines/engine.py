@@ -309,9 +309,11 @@ class Executable(Protocol):
 
     Attributes:
         synchronous: whether the results are complete when `run` returns.
+        has_members: whether results have a first axis of the members of a population.
     """
 
     synchronous: bool
+    has_members: bool = False
 
     def run(self, inputs: Sequence[Array]) -> None:
         """Runs the program once.

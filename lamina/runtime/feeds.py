@@ -57,6 +57,11 @@ class Feed:
         while (rows := stream.loaded) is not None:
             yield stream, rows
 
+    def skip(self, steps: int, stopped: Stopped) -> None:
+        """Reads so many batches, which are not used."""
+        for _ in self._chunks(steps, stopped):
+            pass
+
     def _chunks(self, steps: int | None, stopped: Stopped) -> Iterator[tuple[Chunk, Array]]:
         while steps is None or steps > 0:
             chunk, used = self._left or (self._reader.take(stopped), 0)

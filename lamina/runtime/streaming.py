@@ -117,7 +117,7 @@ class Streamed:
                     self._load()
             finally:
                 outputs.append(finish())
-        axis = len(members)
+        axis = int(executable.has_members)
         return {n: np.concatenate([output[n] for output in outputs], axis) for n in recorded}
 
     def release(self) -> None:
@@ -194,6 +194,8 @@ def uploaded(engine: Engine, arrays: Mapping[str, Array], batch: int) -> Generat
             total = sum(array.nbytes for array in arrays.values())
             available = engine.available_bytes() if fits and total > NOT_ASKED_BYTES else None
             is_small = available is None or total <= available * _RESIDENT_FRACTION
+            # Stages for one batch each would not be smaller.
+            is_small = is_small or batch * STAGES >= min(len(array) for array in arrays.values())
             stream = None if fits and is_small else streamed(engine, arrays, batch)
             if stream is not None:
                 try:

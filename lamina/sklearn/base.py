@@ -14,7 +14,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from lamina.base.shapes import Array
+from lamina.base.shapes import Array, shape_text
 from lamina.data import Dataset
 from lamina.errors import DefinitionError
 from lamina.layers import (
@@ -184,6 +184,10 @@ class BaseLamina(BaseEstimator):
             progress=bool(self.verbose),
             **given,
         )
+        failures = self.histories_.failures
+        if len(failures) == self.ensemble:
+            # None of the networks learned anything that can be used.
+            raise failures[0]
         self.loss_curve_ = np.nanmean(self.histories_["loss"], axis=0).tolist()
         self.n_iter_ = len(self.loss_curve_)
         self.loss_ = self.loss_curve_[-1]
@@ -246,6 +250,17 @@ class BaseLamina(BaseEstimator):
             network = _perceptron(inputs.shape[1], *sizes, outputs, how=how)
         elif not isinstance(network, Network):
             network = network(inputs.shape[1], outputs)
+        found = [tensor.shape[1:] for tensor in network.outputs]
+        if found != [(outputs,)]:
+            raise DefinitionError(
+                "the network has other outputs than the targets need",
+                facts=(
+                    ("expected", f"one of {outputs} numbers for each example"),
+                    ("found", ", ".join(map(shape_text, found))),
+                ),
+                where=f"{type(self).__name__}(network=...)",
+                advice=f"Let it end in lm.Linear({outputs}).",
+            )
         given = {"seeds": self._seeds(), "dtype": inputs.dtype.name}
         self.population_ = Population(network, self.ensemble, self.engine, **given)
 

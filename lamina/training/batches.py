@@ -165,6 +165,8 @@ class BatchRunner(Named):
     _program_name: ClassVar[str]
     # Of a population: whether each member has batches of its own, and the members that run now.
     _own_inputs = False
+    # What to do about many batch sizes, each of which compiles a program; "" if nobody chose them.
+    _advice_on_sizes = ""
     _running: Array | None = None
 
     def __init__(
@@ -179,12 +181,7 @@ class BatchRunner(Named):
         self._input_names = Names("input", network.input_names)
         self._wanted_inputs = [input_spec(tensor, dtype) for tensor in network.inputs]
         self._shared: dict[str, Memory] = dict(parameters.memories)
-        advice = (
-            f"Fill smaller batches up to {batch_size} examples, with examples of weight 0: "
-            "training.step(x, y, weights=w) of a training made with "
-            "data=lm.data.Dataset(x, y, weights=w), or batches (x, y, w) of a stream."
-        )
-        self._programs: RecentPrograms[int] = RecentPrograms(advice)
+        self._programs: RecentPrograms[int] = RecentPrograms(self._advice_on_sizes)
         self._released = False
         self._graph: BatchGraph
 
@@ -357,9 +354,9 @@ class BatchRunner(Named):
 
     def _as_run(self, batches: Iterable[Array]) -> Iterable[Array]:
         """The batches that programs run for some batches."""
-        return map(self._of_all, batches)
+        return map(self._rows_of_all, batches)
 
-    def _of_all(self, rows: Array) -> Array:
+    def _rows_of_all(self, rows: Array) -> Array:
         """The batches of all members of a population, from those of the running ones."""
         members, count = self._running, self._parameters.members
         if members is None or count is None or not self._own_inputs:
@@ -407,7 +404,7 @@ class BatchRunner(Named):
             return run_turns(turns, resident, names)
         for compiled, _ in turns:
             compiled.executable.activate(members)
-        given = [(compiled, self._of_all(rows)) for compiled, rows in turns]
+        given = [(compiled, self._rows_of_all(rows)) for compiled, rows in turns]
         each = run_turns(given, resident, names)
         return [{name: values[members] for name, values in outputs.items()} for outputs in each]
 

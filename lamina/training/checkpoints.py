@@ -314,6 +314,9 @@ class Checkpoint:
         if differing:
             converting = [name for name in ("dtype", "precision") if name in differing]
             arguments = "".join(f", {name}={options[name]!r}" for name in converting)
+            load = f"lm.load(path{arguments})"
+            if self._parameters.members is not None:
+                load = "lm.Population.load(path)"
             raise DefinitionError(
                 "the checkpoint was written by a fit with other options",
                 facts=tuple(
@@ -322,7 +325,7 @@ class Checkpoint:
                 ),
                 where=os.fspath(self._path),
                 advice="Resume with the options in the file, or start a new fit from its "
-                f"parameters: lm.load(path{arguments}).",
+                f"parameters: {load}.",
             )
 
 

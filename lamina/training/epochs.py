@@ -114,17 +114,18 @@ def no_whole_batch(examples: int, batch_size: int, where: str = "") -> DataError
 
 
 def require_epochs(
-    data: Dataset | Stream, epochs: int, role: str = "the training data", needed: str = "epochs"
+    data: Dataset | Stream, epochs: int, role: str = "the training data", *, shapes: bool = False
 ) -> None:
-    """Raises DataError if data that can be read once is needed for several epochs."""
+    """Raises DataError if data that can be read once is needed for several epochs, or shapes."""
     if isinstance(data, Stream) and data.is_one_shot and epochs > 1:
         source = f"an iterator ({type(data.source).__name__})"
         raise DataError(
-            f"{role} can be read once, and there are {epochs} {needed}",
+            f"{role} can be read once, and there are {epochs} "
+            + ("shapes of networks" if shapes else "epochs"),
             facts=(("expected", "a source that can be iterated again"), ("found", source)),
-            where="fit",
-            advice="Give the generator function itself, without calling it, or a list of batches; "
-            "or train for one epoch.",
+            where="Population" if shapes else "fit",
+            advice="Give the generator function itself, without calling it, or a list of batches"
+            + ("." if shapes else "; or train for one epoch."),
         )
 
 

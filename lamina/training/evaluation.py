@@ -46,17 +46,19 @@ def evaluating(
             true before the stream's first batch.
     """
     given = parameters, data, loss, metrics, stopped, batch_size
-    with _evaluation(*given) as (_, run):
-        dataset = data if isinstance(data, Dataset) else None
+    with _evaluation(*given) as opened:
+        if opened is None:
+            yield None
+            return
+        (_, run), dataset = opened, data if isinstance(data, Dataset) else None
 
         def measure() -> Recorded:
-            assert run is not None
-            recorded = run()
+            recorded = run(None)
             # A stream may have been read in part.
             is_whole = dataset is not None or not stopped()
             return _checked(recorded, measured, dataset) if is_whole else recorded
 
-        yield None if run is None else measure
+        yield measure
 
 
 @contextmanager
@@ -77,14 +79,16 @@ def evaluating_members(
         subsets: the positions of the examples of each member in a data set; by default all.
     """
     given = parameters, data, loss, metrics, stopped, batch_size
-    with _evaluation(*given, own_inputs=subsets is not None) as (evaluation, run):
+    with _evaluation(*given, own_inputs=subsets is not None) as opened:
+        if opened is None:
+            yield lambda members: {}
+            return
+        evaluation, run = opened
+        yield lambda members: evaluation.of_members(members, run, subsets)
 
-        def measure(members: Sequence[int]) -> dict[int, Recorded]:
-            if evaluation is None or run is None:
-                return {}
-            return evaluation.of_members(members, run, subsets)
 
-        yield measure
+# Evaluates all examples, or some rows of a data set, of each member.
+_Run = Callable[[Array | None], Recorded]
 
 
 @contextmanager
@@ -97,8 +101,8 @@ def _evaluation(
     batch_size: int,
     *,
     own_inputs: bool = False,
-) -> Generator[tuple[Evaluation | None, Callable[..., Recorded] | None]]:
-    """An evaluation, and a function that runs it; of a data set, perhaps for other rows."""
+) -> Generator[tuple[Evaluation, _Run] | None]:
+    """An evaluation, and a function that runs it; None if a stream stops before its first batch."""
     how = {"own_inputs": own_inputs}
     if isinstance(data, Dataset):
         size = min(batch_size, len(data))
@@ -108,21 +112,21 @@ def _evaluation(
         ):
             every = np.arange(len(data), dtype=np.int64)
 
-            def run_rows(rows: Array = every) -> Recorded:
-                return evaluation.run(resident, rows)
+            def run_rows(rows: Array | None) -> Recorded:
+                return evaluation.run(resident, every if rows is None else rows)
 
             yield evaluation, run_rows
         return
     with closing(Reader(data)) as first:
         sample = first.sample_unless(stopped)
         if sample is None:
-            yield None, None
+            yield None
             return
         size = batch_size if data.regroup else len(sample)
         with Evaluation(parameters, sample, loss, metrics, size, **how) as evaluation:
             readers = [first]
 
-            def run() -> Recorded:
+            def run(_: Array | None) -> Recorded:
                 reader = readers.pop() if readers else Reader(data)
                 return evaluation.run_stream(reader, data.steps_per_epoch, stopped)
 
@@ -220,19 +224,21 @@ class Evaluation(BatchRunner):
         return joined([self._run_batches(*group) for group in self.in_order(resident, groups)])
 
     def of_members(
-        self,
-        members: Sequence[int],
-        run: Callable[..., Recorded],
-        subsets: Sequence[Array] | None = None,
+        self, members: Sequence[int], run: _Run, subsets: Sequence[Array] | None = None
     ) -> dict[int, Recorded]:
-        """Evaluates some members of a population, on all examples or on their subsets of them."""
+        """Evaluates some members of a population, on all examples or on their subsets of them.
+
+        Nothing is recorded if it stops before the first batch.
+        """
         numbers, recorded_of = np.array(members, np.int64), dict[int, Recorded]()
         lengths = [0 if subsets is None else len(subsets[number]) for number in members]
         for group in equal_members(lengths):
             self._running = numbers[group]
             running: list[int] = self._running.tolist()
-            recorded = run() if subsets is None else run(np.stack([subsets[n] for n in running]))
-            recorded_of |= {number: recorded.of_member(at) for at, number in enumerate(running)}
+            rows = None if subsets is None else np.stack([subsets[number] for number in running])
+            recorded = run(rows)
+            if len(recorded.examples):
+                recorded_of |= {n: recorded.of_member(at) for at, n in enumerate(running)}
         return recorded_of
 
     def run_stream(self, reader: Reader, steps: int | None, stopped: Stopped) -> Recorded:

@@ -309,7 +309,7 @@ class Fit:
     ) -> NonFiniteError:
         steps, fault, number = epochs.steps, epochs.fault(), f"training step {step + 1}"
         if fault != ALL_FINITE:
-            advice = _CORRECT_DATA
+            advice = CORRECT_DATA
         return NonFiniteError(
             f"{what} in {number} of epoch {epoch + 1}"
             if steps is None
@@ -471,7 +471,7 @@ def note_averages(training: Training, history: History) -> None:
         history.averaged_parameters = training.averaged_parameters()
 
 
-_CORRECT_DATA = (
+CORRECT_DATA = (
     "Correct that number, or leave out the example. In a table, missing numbers are filled in by "
     "lm.data.from_frame(..., gaps='mean')."
 )

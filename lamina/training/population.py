@@ -8,20 +8,21 @@ from typing import Annotated, Any, final
 
 import numpy as np
 
-from lamina.base.shapes import Array, converted
+from lamina.base.shapes import Array, converted, shape_text
 from lamina.checks import checked
 from lamina.checks.kinds import AnyOf, Instance, OrNone, Row, Whole
 from lamina.data import Dataset, Stream
-from lamina.data.arrays import as_tuple
+from lamina.data.arrays import as_tuple, map_arrays
 from lamina.data.conversion import to_array
-from lamina.data.stream import AnyData, as_data
-from lamina.errors import DefinitionError
+from lamina.data.stream import AnyData, as_data, whole_of
+from lamina.errors import DataError, DefinitionError
 from lamina.learning.protocols import TrainingOptions
+from lamina.network import Network
 from lamina.runtime.compiled import RecentPrograms
 from lamina.runtime.inference import with_members
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples, Streamed
-from lamina.step.derive import TrainingNumbers
+from lamina.step.derive import RATE, TrainingNumbers
 from lamina.step.member_numbers import fields_of_members, leaves_of
 from lamina.step.names import as_arrays
 from lamina.training.batches import Recorded, joined
@@ -43,15 +44,52 @@ def each_seed(seeds: Any, members: int) -> Array:
     return np.broadcast_to(np.asarray(seeds, np.int64), members)
 
 
-def require_count(name: str, values: Any, members: int) -> None:
+def require_count(
+    name: str, values: Any, members: int, advice: str = "Give one for each member, or one for all."
+) -> None:
     """Raises DefinitionError unless there is one value for each member."""
     if len(values) != members:
         raise DefinitionError(
             f"{name} has another number of values than there are members",
             facts=(("expected", str(members)), ("found", str(len(values)))),
             where=name,
-            advice="Give one for each member, or one for all.",
+            advice=advice,
         )
+
+
+def joined_members(
+    dataset: Dataset, network: Network, members: int
+) -> tuple[Dataset, Array | None]:
+    """The examples of each member's own, (members, examples, ...), as one data set.
+
+    Returns:
+        It, and the positions of each member's examples, int64 (members, examples); the data set and
+        None if all members share the examples.
+
+    Raises:
+        DataError: if the arrays have not equally many examples of each member.
+    """
+    inputs = dataset.input_arrays
+    ranks = [len(tensor.shape) for tensor in network.inputs]
+    if len(dataset) != members or [array.ndim - 1 for array in inputs] != ranks:
+        return dataset, None
+    count, arrays = inputs[0].shape[1], (*inputs, *dataset.target_arrays, *dataset.weight_arrays)
+    others = [array for array in arrays if array.shape[1:2] != (count,)]
+    if others:
+        expected = shape_text((members, count))[:-1]
+        raise DataError(
+            "an array has not as many examples of each member as the inputs",
+            facts=(("expected", f"{expected}, ...]"), ("found", shape_text(others[0].shape))),
+            advice="The first axis is that of members, the second that of their examples.",
+        )
+
+    def joined(_: str, array: Array) -> Array:
+        return array.reshape(-1, *array.shape[2:])
+
+    fields = dataset.inputs, dataset.targets, dataset.weights
+    flat: list[Any] = [given if given is None else map_arrays(given, joined) for given in fields]
+    positions = np.arange(members * count, dtype=np.int64).reshape(members, count)
+    return Dataset(*flat[:2], weights=flat[2]), positions
 
 
 @final
@@ -141,6 +179,15 @@ class PopulationTraining(TrainingSteps):
         with self._lock.mutex:
             self._rates.set(rows, self.steps_done)
 
+    @property
+    def rate(self) -> Array:
+        """The learning rate of each member, as `Training.rate`; one for all or a list sets it."""
+        return self.rates.get(RATE, np.full(self.count, np.nan))
+
+    @rate.setter
+    def rate(self, value: Any) -> None:
+        self.set_rates(dict.fromkeys(self.rates or {RATE: value}, value))
+
     def release(self) -> None:
         """Releases all memory that the population does not own."""
         for training in self._members.values():
@@ -211,7 +258,8 @@ class PopulationTraining(TrainingSteps):
         """Trains each member for a number of training steps without Python between them.
 
         Args:
-            dataset, steps, drop_last: the arguments of `Training.run`.
+            dataset, steps, drop_last: the arguments of `Training.run`; arrays with a first axis of
+                members are examples of each member's own.
             seeds: the seeds of the order of the examples, one for all members or one for each; by
                 default those of the training. A stream gives all members the same batches, in the
                 order of the first one's seed.
@@ -221,19 +269,34 @@ class PopulationTraining(TrainingSteps):
         """
         data, done = as_data(dataset), self.steps_done
         own = self._seeds if seeds is None else each_seed(seeds, self.count)
+        if (whole := whole_of(data)) is not None:
+            # Members have orders of their own, also of sparse matrices.
+            data = whole.dense()
         if isinstance(data, Stream):
+            if len(np.unique(done)) > 1:
+                raise DefinitionError(
+                    "the members are at different places of the stream",
+                    facts=(("training steps", f"{done.min()} to {done.max()}"),),
+                    where="run",
+                    advice="training.member(i).run(stream, steps) continues one of them.",
+                )
             self._running = np.arange(self.count)
-            given = steps, int(own[0]), int(done.min())
+            given = steps, int(own[0]), int(done[0])
             pieces = self._run_stream(data, *given, drop_last=drop_last)
             return joined(pieces).losses if pieces else np.zeros((self.count, 0), self._loss_dtype)
+        data, each = joined_members(data, self._parameters.network, self.count)
+        examples = len(data) if each is None else each.shape[1]
         losses = np.zeros((self.count, steps), self._loss_dtype)
         ended = np.zeros(self.count, np.int64)
         with held_interrupts() as interrupt, self.uploaded(data) as resident:
             are_there = not isinstance(resident, Streamed)
             for members in equal_members(done):
                 batches = self.batches(
-                    *(len(data), int(done[members[0]]), steps, own[members]), drop_last=drop_last
+                    *(examples, int(done[members[0]]), steps, own[members]), drop_last=drop_last
                 )
+                if each is not None:
+                    first = each[members, :1, None]
+                    batches = (rows + first for rows in batches)
                 groups = self.in_order(resident, batches)
                 for piece in self.pieces_of(members, groups, interrupt, are_there=are_there):
                     at = int(ended[members[0]])

@@ -19,8 +19,9 @@ from lamina.base.shapes import Array
 from lamina.checks.origin import warn
 from lamina.data import Coding, Dataset, Stream
 from lamina.data.positions import Position
-from lamina.errors import NonFiniteError
+from lamina.errors import DefinitionError, NonFiniteError
 from lamina.learning.protocols import TrainingOptions
+from lamina.reports import table_text, value_text
 from lamina.runtime import Parameters
 from lamina.runtime.memories import Snapshot
 from lamina.runtime.streaming import Streamed
@@ -29,14 +30,17 @@ from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, MemberNotes, kind_of_optimizer
 from lamina.training.epochs import (
+    ALL_FINITE,
     EpochsOfStream,
     equal_members,
+    fault_of,
     no_whole_batch,
     require_epochs,
     steps_of,
 )
 from lamina.training.evaluation import evaluating_members
 from lamina.training.fit import (
+    CORRECT_DATA,
     coded,
     measures_of,
     no_steps,
@@ -61,10 +65,12 @@ class Histories(Sequence[History]):
         members: the history of each member.
         failures: the errors of members that were stopped because their values became infinite or
             NaN, by number.
+        callbacks: the callbacks of each member, copies of those of the fit.
     """
 
     members: tuple[History, ...]
     failures: Mapping[int, NonFiniteError]
+    callbacks: tuple[Sequence[AnyCallback], ...] = ()
 
     def __len__(self) -> int:
         return len(self.members)
@@ -84,6 +90,21 @@ class Histories(Sequence[History]):
         for row, given in zip(values, rows, strict=True):
             row[: len(given)] = given
         return values
+
+    def __str__(self) -> str:
+        """The last epoch of each member, as a table."""
+        names = list(dict.fromkeys(name for history in self.members for name in history))
+        rows = [
+            (
+                str(number),
+                str(len(history)),
+                *(value_text(history[name][-1]) if name in history else "" for name in names),
+            )
+            for number, history in enumerate(self.members)
+        ]
+        return table_text(("member", "epochs", *names), rows, align="r")
+
+    __repr__ = __str__
 
 
 @final
@@ -105,6 +126,7 @@ class PopulationFit:
     Attributes:
         models: makes the model of a member, by its number in the population.
         numbers: the numbers of these members in the population.
+        stream_seed: the seed of the order of a stream.
     """
 
     models: Callable[[int], TrainedModel]
@@ -119,6 +141,7 @@ class PopulationFit:
     epochs: int
     batch_size: int
     seeds: Array
+    stream_seed: int
     drop_last: bool
     shuffle: bool
     record_rate: bool
@@ -191,14 +214,22 @@ class PopulationFit:
                 for member in members:
                     member.hooks.fit_fails(member.fit, error)
                 raise
+            for member in running.values():
+                history = member.fit.history
+                history.interrupted = interrupt.is_ending and len(history) < self.epochs
             interrupt.handle()
-            for member in members:
-                member.fit.history.interrupted = interrupt.handled
         done = max(len(member.fit.history) for member in members)
         say_of_end(interrupt, done, self.epochs)
         each = zip(self.numbers.tolist(), members, strict=True)
-        failures = {number: _failure(number, member) for number, member in each if member.failure}
-        return Histories(tuple(member.fit.history for member in members), failures)
+        fault = self._fault() if any(member.failure for member in members) else ""
+        failures = {n: _failure(n, member, fault) for n, member in each if member.failure}
+        histories = tuple(member.fit.history for member in members)
+        return Histories(histories, failures, tuple(member.hooks.given for member in members))
+
+    def _fault(self) -> str:
+        """The first example with a value that is not finite, if there is one in a data set."""
+        fault = fault_of(self.train) if isinstance(self.train, Dataset) else ALL_FINITE
+        return "" if fault == ALL_FINITE else fault
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -223,7 +254,7 @@ class PopulationFit:
     ) -> tuple[list[_Member], dict[int, _Member]]:
         """The fits of all members, and those that run; as in the checkpoint of a resumed fit."""
         numbers = range(len(self.numbers))
-        hooks = [Hooks(deepcopy(list(self.callbacks))) for _ in numbers]
+        hooks = [Hooks(list(map(_copied, self.callbacks))) for _ in numbers]
         histories, running = [History() for _ in numbers], list(numbers)
         failures = [""] * len(hooks)
         if checkpoint is not None and checkpoint.exists and self.resume:
@@ -260,11 +291,12 @@ class PopulationFit:
         better = measures_of(training, options, rates=rates, is_validated=is_validated)
         history.measured = tuple(better)
         ready = partial(self.models, int(self.numbers[number])), partial(training.member, number)
-        return _Member(RunningFit(*ready, history, better, self.epochs, interrupt), hooks)
+        given = history, better, self.epochs, interrupt, int(self.numbers[number])
+        return _Member(RunningFit(*ready, *given), hooks)
 
     def _of_stream(self, stream: Stream, begun: Begun) -> EpochsOfStream:
-        """The epochs of a stream, whose order follows from the seed of the first member."""
-        order, done = int(self.seeds[0]) if self.shuffle else None, (begun.epochs, 0)
+        """The epochs of a stream, whose order is the same for all members."""
+        order, done = self.stream_seed if self.shuffle else None, (begun.epochs, 0)
         waits, keeps = Hooks(self.callbacks).waits_at_most, self.checkpoint is not None
         given = stream, order, self.epochs, begun.position, done
         return EpochsOfStream(*given, keeps_states=keeps, seconds=waits)
@@ -450,10 +482,11 @@ class PopulationFit:
         if not failed:
             return
         run.snapshot.restore(np.array(failed, np.int64))
+        fault = self._fault()
         for number in failed:
             member = running.pop(number)
-            error = _failure(int(self.numbers[number]), member)
-            warn(error.problem)
+            error = _failure(int(self.numbers[number]), member, fault)
+            warn(f"{error.problem}: {fault}" if fault else error.problem)
             member.hooks.fit_fails(member.fit, error)
 
     def _ends(
@@ -516,25 +549,43 @@ def fitted_together(fits: Sequence[PopulationFit]) -> Histories:
     """Carries out the fits of the shapes of a population, one after the other, until Ctrl-C."""
     histories = {number: History() for fit in fits for number in fit.numbers.tolist()}
     failures: dict[int, NonFiniteError] = {}
+    callbacks: dict[int, Sequence[AnyCallback]] = dict.fromkeys(histories, ())
     for fit in fits:
-        of_shape = fit.run()
-        histories |= zip(fit.numbers.tolist(), of_shape, strict=True)
+        of_shape, numbers = fit.run(), fit.numbers.tolist()
+        histories |= zip(numbers, of_shape, strict=True)
+        callbacks |= zip(numbers, of_shape.callbacks, strict=True)
         failures |= of_shape.failures
         if any(history.interrupted for history in of_shape):
             break
-    return Histories(tuple(histories[number] for number in range(len(histories))), failures)
+    places = range(len(histories))
+    each = tuple(histories[number] for number in places)
+    return Histories(each, failures, tuple(callbacks[number] for number in places))
 
 
-def _failure(number: int, member: _Member) -> NonFiniteError:
-    """The error of a member whose values became infinite or NaN."""
+def _copied(callback: AnyCallback) -> AnyCallback:
+    """A callback for one member."""
+    try:
+        return deepcopy(callback)
+    except Exception as error:
+        raise DefinitionError(
+            f"the callback {type(callback).__name__} cannot be copied for each member",
+            facts=(("found", f"{type(error).__name__}: {error}"),),
+            where="fit",
+            advice="Make what cannot be copied in its fit_begins.",
+        ) from error
+
+
+def _failure(number: int, member: _Member, fault: str) -> NonFiniteError:
+    """The error of a member whose values became infinite or NaN, perhaps with the data's fault."""
     return NonFiniteError(
         f"member {number} stopped: {member.failure}",
         facts=(
             ("epoch", str(len(member.fit.history) + 1)),
+            *([("data", fault)] if fault else []),
             ("member", "restored to its state before this epoch; the others go on"),
         ),
         where="fit",
-        advice="Lower its learning rate, or clip its gradients.",
+        advice=CORRECT_DATA if fault else "Lower its learning rate, or clip its gradients.",
     )
 
 

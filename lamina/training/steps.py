@@ -201,8 +201,7 @@ class TrainingSteps(BatchRunner):
                 held_interrupts() as interrupt,
                 self.fed(reader, sample, drop_last=drop_last, **read) as feed,
             ):
-                for _ in feed.groups(omitted, lambda: interrupt.is_ending):
-                    pass
+                feed.skip(omitted, lambda: interrupt.is_ending)
                 groups = feed.groups(steps, lambda: interrupt.is_ending)
                 return list(self.pieces(groups, interrupt))
 

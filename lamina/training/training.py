@@ -56,6 +56,14 @@ class Training(TrainingSteps):
 
     _rates: LearningRates
 
+    @property
+    def _advice_on_sizes(self) -> str:
+        return (
+            f"Fill smaller batches up to {self.batch_size} examples, with examples of weight 0: "
+            "training.step(x, y, weights=w) of a training made with "
+            "data=lm.data.Dataset(x, y, weights=w), or batches (x, y, w) of a stream."
+        )
+
     def __init__(
         self,
         parameters: Parameters,

@@ -5,6 +5,7 @@ Modules and compiled texts are counted, not seconds; `benchmarks/import_time.py`
 
 import compileall
 import json
+import pickle
 import sys
 from functools import cache
 from pathlib import Path
@@ -185,6 +186,11 @@ print(*(pickle.dumps(one).hex() for one in pickled))
     assert printed(load) == "Op(add)\n"
     load = f"import pickle; print(pickle.loads(bytes.fromhex('{layer}')).op)"
     assert printed(load) == "Op(layer)\n"
+
+
+def test_a_package_is_pickled_by_its_name():
+    """Functions that use it are then sent to processes by value, as joblib does."""
+    assert all(pickle.loads(pickle.dumps(one)) is one for one in (lm, lm.data, lm.callbacks))
 
 
 @pytest.mark.sampled

@@ -131,6 +131,22 @@ def test_networks_of_ones_own():
         classifier(activation="softplus").fit(X, Y)
 
 
+@pytest.mark.parametrize(("made", "outputs"), [(LaminaClassifier, 3), (LaminaRegressor, 1)])
+def test_a_network_with_other_outputs_than_the_targets_is_refused(made, outputs):
+    for found in (outputs + 1, outputs + 20):
+        network = lm.Sequential(lm.Input(4), lm.Linear(found))
+        with pytest.raises(lm.errors.DefinitionError, match=rf"lm.Linear\({outputs}\)"):
+            made(network=network).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore:member . stopped")
+@pytest.mark.parametrize("ensemble", [1, 3])
+def test_a_fit_whose_networks_all_overflow_is_an_error(ensemble):
+    estimator = LaminaRegressor(optimizer=lm.SGD(1e30), max_iter=5, ensemble=ensemble)
+    with pytest.raises(lm.errors.NonFiniteError, match="Lower its learning rate"):
+        estimator.fit(X, Y)
+
+
 def test_embeddings():
     made = LaminaEmbedding(**FAST | {"hidden_layer_sizes": (16, 3), "max_iter": 200}).fit(X, Y)
     assert made.transform(X).shape == (150, 3)

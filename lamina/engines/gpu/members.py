@@ -28,7 +28,7 @@ class GpuMembers(Executable):
         compiled: compiles the program of some members on memories.
     """
 
-    synchronous = False
+    synchronous, has_members = False, True
 
     def __init__(
         self,
@@ -109,14 +109,24 @@ class GpuMembers(Executable):
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
     ) -> dict[str, Array]:
         def run(executable: Executable, numbers: Array) -> dict[str, Array]:
-            examples = rows
-            if self._members.own_inputs:
-                runs = rows.shape[1]
-                examples = rows[numbers].transpose(1, 0, 2).reshape(runs, -1)
-            outputs = executable.run_many(resident, np.ascontiguousarray(examples), recorded)
+            outputs = executable.run_many(resident, self._rows(rows, numbers), recorded)
             return {name: self._of_all(values, name, 1) for name, values in outputs.items()}
 
         return self._run_active(run)
+
+    def begin_many(
+        self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]
+    ) -> Callable[[], dict[str, Array]]:
+        if len(self._active) < self._members.count:
+            return super().begin_many(resident, rows, recorded)
+        finish = self._all.begin_many(resident, self._rows(rows, self._active), recorded)
+        return lambda: {n: self._of_all(values, n, 1) for n, values in finish().items()}
+
+    def _rows(self, rows: Array, numbers: Array) -> Array:
+        """The examples of each run: those of all of these members, if they have their own."""
+        if self._members.own_inputs:
+            rows = rows[numbers].transpose(1, 0, 2).reshape(rows.shape[1], -1)
+        return np.ascontiguousarray(rows)
 
     def output(self, name: str) -> Array:
         return self._last[name]

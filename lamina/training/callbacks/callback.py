@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, Protocol, final
 
@@ -49,6 +50,7 @@ class RunningFit:
         smaller_is_better: whether smaller is better, of each measure by its name; None if not said.
         epochs: the number of epochs in total.
         epoch: the number of the current epoch, from 1.
+        member: the number of the member of a population; None for a model.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class RunningFit:
         smaller_is_better: Mapping[str, bool | None],
         epochs: int,
         interrupt: Interrupt,
+        member: int | None = None,
     ) -> None:
         # Members of populations have neither before a callback asks for it.
         self._model, self._training = model, training
@@ -66,6 +69,7 @@ class RunningFit:
         self.smaller_is_better = smaller_is_better
         self.epochs = epochs
         self.epoch = len(history)
+        self.member = member
         self.is_stopping = False
         self._interrupt = interrupt
 
@@ -87,6 +91,13 @@ class RunningFit:
     @rate.setter
     def rate(self, value: float) -> None:
         self.training.rate = value
+
+    def path_of(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """The path of a file or folder for this fit: of member 3 of a population `"log-3.csv"`."""
+        if self.member is None:
+            return path
+        named = Path(path)
+        return named.with_name(f"{named.stem}-{self.member}{named.suffix}")
 
     def stop(self, *, now: bool = False, after: float | None = None) -> None:
         """Ends the fit after this epoch.

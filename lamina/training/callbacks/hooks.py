@@ -55,6 +55,7 @@ class Hooks:
     """The callbacks of a fit, in their order."""
 
     def __init__(self, callbacks: Sequence[AnyCallback]) -> None:
+        self.given = callbacks
         self._objects = [callback for callback in callbacks if isinstance(callback, Callback)]
         self._functions = [callback for callback in callbacks if not isinstance(callback, Callback)]
 

@@ -28,6 +28,7 @@ class _Log(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks that the file can be written."""
+        self.path = fit.path_of(self.path)
         require_writable(self.path)
 
     def epoch_ends(self, fit: RunningFit) -> None:
@@ -107,7 +108,8 @@ class PrintEpochs(Callback):
         if fit.epoch % self.every == 0 or fit.epoch == fit.epochs:
             values = ((name, fit.history[name][-1]) for name in fit.history)
             numbers = "  ".join(f"{name} {value:.6g}" for name, value in values)
-            print(f"epoch {fit.epoch}/{fit.epochs}  {numbers}", flush=True)
+            member = "" if fit.member is None else f"member {fit.member}  "
+            print(f"{member}epoch {fit.epoch}/{fit.epochs}  {numbers}", flush=True)
 
 
 @dataclass
@@ -133,7 +135,7 @@ class TensorBoard(Callback):
 
     def fit_begins(self, fit: RunningFit) -> None:
         """Opens an event file."""
-        library, folder = _library(), os.fspath(self.folder)
+        library, folder = _library(), os.fspath(fit.path_of(self.folder))
         library.record_writer.directory_check(folder)
         # SummaryWriter writes in a thread, whose queue its `flush` does not wait for. Two of its
         # files of the same second have one name.

@@ -310,6 +310,7 @@ class SaveModels(Monitoring):
     def fit_begins(self, fit: RunningFit) -> None:
         """Checks the name of the measure, and makes the folder."""
         super().fit_begins(fit)
+        self.folder = fit.path_of(self.folder)
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     def epoch_ends(self, fit: RunningFit) -> None:

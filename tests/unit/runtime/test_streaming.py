@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_members_of_a_population_read_streamed_examples_of_their_own(opencl_name
         histories = fit(population, TRAIN, validation=TEST, callbacks=stop, **how)
         training = population.training(lm.CrossEntropy(), lm.Adam(0.01), BATCH)
         losses = training.run(TRAIN, 15, seeds=[1, 2, 1])
-        measured = population.evaluate(TEST, lm.CrossEntropy(), subsets=validated)
+        evaluate = partial(population.evaluate, TEST, lm.CrossEntropy(), batch_size=4)
+        measured = [each["loss"] for each in (evaluate(), evaluate(subsets=validated))]
         return [history.values for history in histories], population.parameters(), losses, measured
 
     values, parameters, losses, measured = trained_members()
@@ -100,7 +102,18 @@ def test_members_of_a_population_read_streamed_examples_of_their_own(opencl_name
     assert others == values
     assert same(streamed, parameters)
     np.testing.assert_array_equal(again, losses)
-    np.testing.assert_array_equal(evaluated["loss"], measured["loss"])
+    np.testing.assert_array_equal(evaluated, measured)
+
+
+@pytest.mark.parametrize("made", [lm.Model, lambda *given: lm.Population(given[0], 2, given[1])])
+def test_a_run_goes_on_in_a_stream_where_the_last_one_ended(opencl_name, chunks, made):
+    batches, losses = stream_cases.batches_of(TRAIN, 20), []
+    chunks(2)
+    with made(network(), opencl_name).training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+        losses += [training.run(batches, 5), training.run(batches, 9)]
+    with made(network(), opencl_name).training(lm.CrossEntropy(), lm.SGD(0.1), BATCH) as training:
+        whole = training.run(batches, 14)
+    np.testing.assert_array_equal(np.concatenate(losses, axis=-1), whole)
 
 
 def run_stream(engine, count, calls):

@@ -1,6 +1,8 @@
 """Populations: what members share, what each has of its own, and what is refused."""
 
 import re
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -384,6 +386,114 @@ def test_networks_of_two_shapes_read_a_stream_one_after_the_other():
     ):
         text = error_text(LaminaError, lambda use=use: use(iter(batches)))
         assert "can be read once, and there are 2 shapes of networks" in text
+
+
+def test_members_have_examples_of_their_own():
+    x, y = X.reshape(3, 8, 3), Y.reshape(3, 8, 2)
+    positions = np.arange(24).reshape(3, 8)
+    made, other = population(), population()
+    options = {"validation_subsets": positions, "validation": (X, Y)}
+    expected = fitted(other, lm.SGD(0.1), subsets=positions, **options)
+    histories = fitted(made, lm.SGD(0.1), (x, y), validation=(x, y))
+    assert [one.values for one in histories] == [one.values for one in expected]
+    measured = made.evaluate((x, y), lm.MSE())
+    np.testing.assert_array_equal(measured["loss"], expected["validation_loss"][:, -1])
+    with made.training(lm.MSE(), lm.SGD(0.1), 4, data=(x, y), seeds=[3, 4, 5]) as training:
+        losses = training.run((x, y), 5)
+    for number in range(3):
+        with other[number].training(lm.MSE(), lm.SGD(0.1), 4) as training:
+            alone = training.run((x[number], y[number]), 5, seed=3 + number)
+        np.testing.assert_array_equal(losses[number], alone)
+    for data, options, problem in (
+        ((x, y[:, :7]), {}, "an array has not as many examples of each member as the inputs"),
+        ((x, y), {"subsets": positions}, "members with examples of their own have no subsets"),
+    ):
+        how = {"loss": lm.MSE(), "optimizer": lm.SGD(0.1), **options}
+        text = error_text(LaminaError, lambda data=data, how=how: made.fit(data, **how))
+        assert problem in text
+
+
+def test_each_member_has_callbacks_and_files_of_its_own(tmp_path, capsys):
+    files = (
+        lm.callbacks.CSVLog(tmp_path / "log.csv"),
+        lm.callbacks.SaveModels(tmp_path / "models", "loss"),
+    )
+    stopping = lm.callbacks.EarlyStopping("loss")
+    made = lm.Population([NET, lm.Sequential(lm.Input(3), lm.Linear(2)), NET])
+    histories = fitted(made, lm.SGD(0.1), callbacks=[*files, stopping, lm.callbacks.PrintEpochs(2)])
+    assert "member 1  epoch 2/2  loss" in capsys.readouterr().out
+    for number, history in enumerate(histories):
+        rows = (tmp_path / f"log-{number}.csv").read_text().splitlines()
+        assert [float(row.split(",")[1]) for row in rows[1:]] == history["loss"]
+        saved = lm.load(tmp_path / f"models-{number}" / "last.safetensors")
+        assert equal(saved.parameters(), made[number].parameters())
+        *_, own, _ = histories.callbacks[number]
+        assert own is not stopping
+        assert own.best_epoch == 2
+    lines = str(histories).splitlines()
+    assert lines[0].split() == ["member", "epochs", "loss"]
+    assert [line.split()[:2] for line in lines[2:]] == [["0", "2"], ["1", "2"], ["2", "2"]]
+
+
+def test_a_fit_that_ends_before_a_batch_of_its_validation_keeps_its_epochs():
+    opened = []
+
+    def slow():
+        opened.append(time.sleep(1.5 if len(opened) > 1 else 0))
+        yield X, Y
+
+    made = population(2)
+    limit = [lm.callbacks.TimeLimit(1.0)]
+    histories = fitted(made, lm.SGD(0.1), validation=slow, epochs=5, callbacks=limit)
+    assert {len(history) for history in histories} == {len(opened) - 1}
+    assert all(history.interrupted for history in histories)
+
+
+def test_members_at_different_places_of_a_stream_are_refused():
+    batches = [(X[:10], Y[:10]), (X[10:], Y[10:])]
+    with population().training(lm.MSE(), lm.SGD(0.1), 8) as training:
+        training.member(1).run(batches, 2)
+        text = error_text(LaminaError, lambda: training.run(batches, 2))
+    assert "the members are at different places of the stream" in text
+
+
+def test_members_have_orders_of_their_own_of_sparse_examples():
+    sparse = pytest.importorskip("scipy.sparse")
+    losses = []
+    for x in (X, sparse.csr_array(X)):
+        with population(seeds=1).training(lm.MSE(), lm.SGD(0.0), 8) as training:
+            losses.append(training.run((x, Y), 3, seeds=[1, 2, 3]))
+    np.testing.assert_array_equal(*losses)
+    assert len(np.unique(losses[0][:, 0])) == 3
+
+
+def test_a_callback_that_cannot_be_copied_is_named():
+    class Locked(lm.Callback):
+        def __init__(self):
+            self.lock = threading.Lock()
+
+    text = error_text(LaminaError, lambda: fitted(population(), lm.SGD(0.1), callbacks=[Locked()]))
+    assert "the callback Locked cannot be copied for each member" in text
+
+
+def test_a_number_of_the_data_that_is_not_finite_is_named():
+    broken = X.copy()
+    broken[7, 2] = np.nan
+    made = population()
+    with pytest.warns(LaminaWarning, match="input 0 is not finite at example 7, column 2"):
+        histories = fitted(made, lm.SGD(0.1), (broken, Y))
+    assert sorted(histories.failures) == [0, 1, 2]
+    assert "Correct that number" in str(histories.failures[1])
+
+
+def test_rates_are_set_for_all_members_or_each():
+    made = population()
+    with made.training(lm.MSE(), lm.SGD(0.5), 8) as training:
+        np.testing.assert_allclose(training.rate, [0.5, 0.5, 0.5])
+        training.rate = 0.25
+        np.testing.assert_allclose(training.rates["rate"], [0.25, 0.25, 0.25])
+        training.rate = [0.1, 0.2, 0.3]
+        np.testing.assert_allclose(training.rate, [0.1, 0.2, 0.3], 1e-6)
 
 
 def test_a_population_of_schedules():

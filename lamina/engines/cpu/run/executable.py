@@ -83,7 +83,7 @@ class Watch:
             changes.count += 1
         for program in programs:
             # Packed operands do not depend on memories that the program itself changes.
-            program.loaded += len(self.changes)
+            program.packed_at += len(self.changes)
         jobs()
         for changes in self.changes:
             changes.complete()
@@ -133,7 +133,7 @@ class CpuProgram(Executable):
         self._job, self._load = self._binding.job, self._binding.load
         self._watch = Watch(program, memories)
         # The changes with which operands were packed last.
-        self.loaded = -1
+        self.packed_at = -1
         self._arena = arena
         arena.enter(self, self._binding.bytes)
 
@@ -175,9 +175,9 @@ class CpuProgram(Executable):
     def _pack(self) -> None:
         """Packs operands if memories have changed."""
         count = self._watch.count
-        if self._load is not None and count != self.loaded:
+        if self._load is not None and count != self.packed_at:
             self._load.run()
-            self.loaded = count
+            self.packed_at = count
 
     def run_many(
         self, resident: Mapping[str, Memory], rows: Array, recorded: Sequence[str]

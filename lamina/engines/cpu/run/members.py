@@ -48,7 +48,7 @@ class CpuMembers(Executable):
         timed: whether its steps are timed.
     """
 
-    synchronous = True
+    synchronous, has_members = True, True
 
     def __init__(
         self,
