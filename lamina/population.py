@@ -53,7 +53,7 @@ from lamina.training.population import (
 from lamina.training.population_fit import Histories, PopulationFit, fitted_together
 from lamina.training.search import Comparison, Make, Search, Space, trials_of
 
-_ADVICE = "lm.Sequential(...) and lm.Network(...) make one."
+_ADVICE = "lm.Sequential(...) and lm.Network(...) make one; model.network is that of a model."
 _NETWORK = Instance(Network, "a member is made of a network", _ADVICE)
 # One network for all members, or the network of each.
 Networks = Annotated[Network | Sequence[Network], AnyOf((_NETWORK, Row(_NETWORK)))]

@@ -38,7 +38,8 @@ def fields_of_members(
         if id(each) not in known:
             fields = _fields(each)
             for what, record in first.items():
-                _require_equal(member, what, record, fields[what], numbers, used)
+                both = getattr(options[0], what), getattr(each, what)
+                _require_equal(member, what, both, (record, fields[what]), numbers, used)
             known[id(each)] = {k: v for _, found in fields.values() for k, v in found.items()}
         if id(own) not in known:
             strengths = Fields()
@@ -108,13 +109,13 @@ def _fields(options: TrainingOptions) -> dict[str, tuple[Any, dict[str, float]]]
 def _require_equal(
     member: int,
     what: str,
-    first: tuple[Any, dict[str, float]],
-    other: tuple[Any, dict[str, float]],
+    records: tuple[object, object],
+    fields: tuple[tuple[Any, dict[str, float]], tuple[Any, dict[str, float]]],
     numbers: TrainingNumbers,
     used: frozenset[str],
 ) -> None:
     """Raises DefinitionError if a record of a member leads to another graph than the first's."""
-    (record, before), (changed, after) = first, other
+    (record, before), (changed, after) = fields
     different = [name for name, value in after.items() if before.get(name, value) != value]
     fixed = [name for name in different if name not in used]
     decided = [decision for decision in numbers.decisions.values() if not decision.holds(after)]
@@ -126,9 +127,9 @@ def _require_equal(
         problem = f"its {name} = {after[name]:g} makes another program than {before[name]:g}"
     raise OtherProgramError(
         f"member {member} cannot be trained in the same program as member 0: {problem}",
-        facts=(("expected", "records that differ in numbers only"),),
+        facts=(("member 0", repr(records[0])), (f"member {member}", repr(records[1]))),
         where=what,
-        advice="Make a population for each kind, or give all members the same.",
+        advice="They may differ in numbers only: make a population for each kind.",
     )
 
 

@@ -24,7 +24,7 @@ from lamina.network import Network
 from lamina.reports import table_text, value_text
 from lamina.step.member_numbers import OtherProgramError, kind_of
 from lamina.training.fit import of_validation
-from lamina.training.history import History
+from lamina.training.history import VALIDATION, History
 
 # Makes the network and the optimizer of a trial from its parameters, which it gets by name.
 Make = Callable[..., tuple[Network, Optimizer]]
@@ -130,7 +130,9 @@ class Comparison:
                 f"nothing named {self.monitor!r} is measured",
                 facts=(("expected", ", ".join(self.directions)), ("found", repr(self.monitor))),
                 where="search",
-                advice="Give metrics=[lm.Accuracy()], for example.",
+                advice=f"It is called {bare!r} here."
+                if (bare := self.monitor.removeprefix(VALIDATION)) in self.directions
+                else "Give metrics=[lm.Accuracy()], for example.",
             )
         if self.directions[self.monitor] is None:
             raise DefinitionError(
