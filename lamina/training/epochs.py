@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, final
 
 import numpy as np
 
+from lamina.base.records import frozen_dataclass
 from lamina.base.shapes import Array
 from lamina.data import Dataset, Stream
 from lamina.data.arrays import as_tuple
@@ -19,9 +20,10 @@ from lamina.engines.engine import Engine
 from lamina.errors import DataError
 from lamina.program.philox import ORDER_STREAM
 from lamina.runtime.feeds import Stopped
-from lamina.runtime.streaming import Examples
+from lamina.runtime.streaming import Examples, Streamed
 
 if TYPE_CHECKING:
+    from lamina.training.population import PopulationTraining
     from lamina.training.steps import TrainingSteps
 
 # Several epochs of a small data set are shuffled and run in one call, of about this many examples.
@@ -134,6 +136,23 @@ def steps_of(examples: int, size: int, *, drop_last: bool) -> int:
     return examples // size if drop_last else -(-examples // size)
 
 
+@frozen_dataclass
+class Turn:
+    """Batches of some members of a population, as many of each.
+
+    Attributes:
+        members: their numbers.
+        groups: as in `Epochs.groups`; batches may have a first axis of these members.
+        steps: the training steps of an epoch; None if it is not known yet.
+        are_there: whether all batches are rows of the same examples, which are there.
+    """
+
+    members: Array
+    groups: Iterator[tuple[Examples, Array]]
+    steps: int | None
+    are_there: bool
+
+
 class Epochs(Protocol):
     """The batches of a fit, epoch by epoch."""
 
@@ -217,6 +236,67 @@ class EpochsOfDataset:
 
 
 @final
+class EpochsOfMembers:
+    """The epochs of members of a population, each with its own order, on their parts of a data set.
+
+    Args:
+        seeds: the seed of each member's order; None if examples stay in their order.
+        subsets: the positions of each member's examples; None if it has all of them.
+    """
+
+    position = None  # only streams need one
+
+    def __init__(
+        self, dataset: Dataset, seeds: Array | None, subsets: Sequence[Array] | None
+    ) -> None:
+        self.sample, self._seeds, self._subsets = dataset, seeds, subsets
+
+    def batch_size(self, wanted: int) -> int:
+        return min(wanted, len(self.sample))
+
+    @contextmanager
+    def given_to(self, training: PopulationTraining, *, drop_last: bool) -> Generator[None]:
+        self._training, self._drop_last = training, drop_last
+        with training.uploaded(self.sample) as self._resident:
+            yield
+
+    def turns(self, members: Array, epoch: int, count: int, stopped: Stopped) -> list[Turn]:
+        """The batches of so many epochs, of members with equally many examples together."""
+        numbers, each = list[int](members.tolist()), self._subsets
+        lengths = [len(self.sample) if each is None else len(each[number]) for number in numbers]
+        turns: list[Turn] = []
+        for group in equal_members(lengths):
+            examples, own = lengths[int(group[0])], members[group]
+            steps = steps_of(examples, self._training.batch_size, drop_last=self._drop_last)
+            given = examples, epoch * steps, count * steps
+            seeds = None if self._seeds is None else self._seeds[own]
+            batches = self._training.batches(*given, seeds, drop_last=self._drop_last)
+            if each is not None:
+                places: list[int] = own.tolist()
+                batches = _within(np.stack([each[number] for number in places]), batches)
+            groups = self._training.in_order(self._resident, batches)
+            turns.append(Turn(own, groups, steps, not isinstance(self._resident, Streamed)))
+        return turns
+
+    def advance(self, steps: int) -> None:
+        pass
+
+    def fault(self) -> str:
+        return fault_of(self.sample)
+
+    def close(self) -> None:
+        pass
+
+
+def _within(subsets: Array, batches: Iterable[Array]) -> Iterator[Array]:
+    """Batches of positions in the subset of each member as batches of examples."""
+    for positions in batches:
+        shape = len(subsets), *positions.shape[-2:]
+        flat = np.broadcast_to(positions, shape).reshape(len(subsets), -1)
+        yield np.take_along_axis(subsets, flat, axis=1).reshape(shape)
+
+
+@final
 class EpochsOfStream:
     """`Epochs` of a stream.
 
@@ -292,6 +372,11 @@ class EpochsOfStream:
             yield from self._feed.groups(None if each is None else each - done, stopped)
         if not stopped():
             self.steps = self._done
+
+    def turns(self, members: Array, epoch: int, count: int, stopped: Stopped) -> list[Turn]:
+        """The batches of one epoch, which members of a population share."""
+        assert count == 1
+        return [Turn(members, self.groups(epoch, 0, stopped), self.steps, are_there=False)]
 
     def advance(self, steps: int) -> None:
         self._done += steps

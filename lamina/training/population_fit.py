@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -24,19 +24,17 @@ from lamina.learning.protocols import TrainingOptions
 from lamina.reports import table_text, value_text
 from lamina.runtime import Parameters
 from lamina.runtime.memories import Snapshot
-from lamina.runtime.streaming import Streamed
 from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, MemberNotes, kind_of_optimizer
 from lamina.training.epochs import (
     ALL_FINITE,
+    EpochsOfMembers,
     EpochsOfStream,
-    equal_members,
-    fault_of,
+    Turn,
     no_whole_batch,
     require_epochs,
-    steps_of,
 )
 from lamina.training.evaluation import evaluating_members
 from lamina.training.fit import (
@@ -114,8 +112,8 @@ class _Member:
     def __init__(self, fit: RunningFit, hooks: Hooks) -> None:
         self.fit, self.hooks = fit, hooks
         self.begun = Begun()
-        # Why its values became infinite or NaN, if they did.
-        self.failure = ""
+        # Why its values became infinite or NaN, if they did, and where the data is not finite.
+        self.failure = self.fault = ""
 
 
 @final
@@ -170,13 +168,9 @@ class PopulationFit:
             if isinstance(self.train, Stream) and self.resume and checkpoint.exists:
                 begun = checkpoint.begun()
         with ExitStack() as stack:
-            feed, resident = None, None
-            if isinstance(self.train, Stream):
-                feed = stack.enter_context(closing(self._of_stream(self.train, begun)))
-                sample, size = feed.sample, begun.batch_size or feed.batch_size(self.batch_size)
-            else:
-                sample, size = self.train, min(self.batch_size, len(self.train))
-            given = self.parameters, self.options, sample, size
+            epochs = stack.enter_context(closing(self._epochs_after(begun)))
+            size = begun.batch_size or epochs.batch_size(self.batch_size)
+            given = self.parameters, self.options, epochs.sample, size
             training = stack.enter_context(PopulationTraining(*given, seeds=self.seeds))
             stack.enter_context(coded(self.parameters, self.coding, training))
             interrupt = stack.enter_context(held_interrupts())
@@ -185,10 +179,7 @@ class PopulationFit:
                 for member in members:
                     member.hooks.call("fit_begins", member.fit)
                 measure = stack.enter_context(self._measure(interrupt))
-                if feed is None:
-                    resident = stack.enter_context(training.uploaded(sample))
-                else:
-                    stack.enter_context(feed.given_to(training, drop_last=self.drop_last))
+                stack.enter_context(epochs.given_to(training, drop_last=self.drop_last))
                 shown = stack.enter_context(display(self.progress))
                 memories, lock = training.memories(), self.parameters.lock
                 snapshot = stack.enter_context(
@@ -198,14 +189,12 @@ class PopulationFit:
                 are_finite = self.parameters.engine.finite_check(variables)
                 # Members that are running have as many epochs.
                 first = max((len(member.fit.history) for member in running.values()), default=0)
-                given = training, len(sample), resident, feed, interrupt, shown, snapshot
-                run = _Run(*given, are_finite, measure)
+                run = _Run(training, epochs, interrupt, shown, snapshot, are_finite, measure)
                 done = first
                 while done < self.epochs and running and not interrupt.is_ending:
                     done += self._epochs(run, done, running)
                     if checkpoint is not None and not interrupt.is_ending:
-                        position = None if feed is None else feed.position
-                        _save(checkpoint, training, members, running, position)
+                        _save(checkpoint, training, members, running, epochs.position)
                 for member in members:
                     if training.has_averages:
                         note_averages(member.fit.training, member.fit.history)
@@ -221,15 +210,9 @@ class PopulationFit:
         done = max(len(member.fit.history) for member in members)
         say_of_end(interrupt, done, self.epochs)
         each = zip(self.numbers.tolist(), members, strict=True)
-        fault = self._fault() if any(member.failure for member in members) else ""
-        failures = {n: _failure(n, member, fault) for n, member in each if member.failure}
+        failures = {number: _failure(number, member) for number, member in each if member.failure}
         histories = tuple(member.fit.history for member in members)
         return Histories(histories, failures, tuple(member.hooks.given for member in members))
-
-    def _fault(self) -> str:
-        """The first example with a value that is not finite, if there is one in a data set."""
-        fault = fault_of(self.train) if isinstance(self.train, Dataset) else ALL_FINITE
-        return "" if fault == ALL_FINITE else fault
 
     def _resume_options(self) -> dict[str, Any]:
         """The options that must be equal in a resumed fit and in the fit that it continues."""
@@ -294,11 +277,13 @@ class PopulationFit:
         given = history, better, self.epochs, interrupt, int(self.numbers[number])
         return _Member(RunningFit(*ready, *given), hooks)
 
-    def _of_stream(self, stream: Stream, begun: Begun) -> EpochsOfStream:
-        """The epochs of a stream, whose order is the same for all members."""
+    def _epochs_after(self, begun: Begun) -> EpochsOfMembers | EpochsOfStream:
+        """The epochs of the data. Those of a stream have the same order for all members."""
+        if isinstance(self.train, Dataset):
+            return EpochsOfMembers(self.train, self.seeds if self.shuffle else None, self.subsets)
         order, done = self.stream_seed if self.shuffle else None, (begun.epochs, 0)
         waits, keeps = Hooks(self.callbacks).waits_at_most, self.checkpoint is not None
-        given = stream, order, self.epochs, begun.position, done
+        given = self.train, order, self.epochs, begun.position, done
         return EpochsOfStream(*given, keeps_states=keeps, seconds=waits)
 
     @contextmanager
@@ -377,7 +362,7 @@ class PopulationFit:
         """Whether nothing but the history is needed between two epochs."""
         if self.validation is not None or self.checkpoint is not None or self.record_rate:
             return False
-        if run.feed is not None:
+        if isinstance(self.train, Stream):
             return False
         if run.training.scales_loss or run.has_averages:
             return False
@@ -388,39 +373,23 @@ class PopulationFit:
         self, run: _Run, epoch: int, count: int, members: Mapping[int, _Member]
     ) -> dict[int, list[Recorded]]:
         """Trains members for some epochs; returns what is recorded of each epoch, by number."""
-        numbers, feed = np.array([*members], np.int64), run.feed
-        if feed is not None:
-            run.shown.epoch_begins(epoch + 1, self.epochs, feed.steps)
-            groups = feed.groups(epoch, 0, lambda: run.interrupt.is_ending)
-            pieces = run.training.pieces_of(numbers, groups, run.interrupt)
-            return self._recorded(run, numbers, pieces)
-        are_there = not isinstance(run.resident, Streamed)
-        of_groups: list[tuple[Array, int, int]] = []
-        each = self.subsets
-        lengths: list[int] = [
-            run.examples if each is None else len(each[number]) for number in members
-        ]
-        for group in equal_members(lengths):
-            examples = lengths[int(group[0])]
-            steps = steps_of(examples, run.training.batch_size, drop_last=self.drop_last)
-            of_groups.append((numbers[group], examples, steps))
-        every = count * sum(steps for _, _, steps in of_groups)
-        run.shown.epoch_begins(epoch + 1, self.epochs, every)
+        numbers, interrupt = np.array([*members], np.int64), run.interrupt
+        turns = run.epochs.turns(numbers, epoch, count, lambda: interrupt.is_ending)
+        known = [turn.steps for turn in turns if turn.steps is not None]
+        total = count * sum(known) if len(known) == len(turns) else None
+        run.shown.epoch_begins(epoch + 1, self.epochs, total)
         recorded: dict[int, list[Recorded]] = {}
-        for group, examples, steps in of_groups:
-            seeds = self.seeds[group] if self.shuffle else None
-            given = examples, epoch * steps, count * steps, seeds
-            batches = run.training.batches(*given, drop_last=self.drop_last)
-            groups = run.training.in_order(run.resident, self._examples_of(group, batches))
-            how = group, groups, run.interrupt
-            pieces = run.training.pieces_of(*how, are_there=are_there)
-            recorded |= self._recorded(run, group, pieces, steps)
+        for turn in turns:
+            how = turn.members, turn.groups, interrupt
+            pieces = run.training.pieces_of(*how, are_there=turn.are_there)
+            recorded |= self._recorded(run, turn, pieces)
         return recorded
 
     def _recorded(
-        self, run: _Run, members: Array, pieces: Iterable[Recorded], steps: int | None = None
+        self, run: _Run, turn: Turn, pieces: Iterable[Recorded]
     ) -> dict[int, list[Recorded]]:
-        """What is recorded of members in each epoch of so many training steps, by number."""
+        """What is recorded of members in each epoch, by number."""
+        members = turn.members
         started, done, taken = time.perf_counter(), 0, list[Recorded]()
         for piece in pieces:
             taken.append(piece)
@@ -428,28 +397,16 @@ class PopulationFit:
             speed = done / max(time.perf_counter() - started, 1e-6)
             row = {"loss": float(piece.losses.mean(dtype=np.float64))}
             run.shown.advance(len(piece.examples), row, speed)
-            if run.feed is not None:
-                run.feed.advance(len(piece.examples))
+            run.epochs.advance(len(piece.examples))
         if not taken:
             if not run.interrupt.is_ending:
                 raise no_steps(self.batch_size)
             return {number: [] for number in members.tolist()}
         whole = joined(taken)
         each = enumerate(members.tolist())
-        steps = steps or len(whole.examples)
+        # A stream has one epoch at a time.
+        steps = len(whole.examples) if isinstance(self.train, Stream) else turn.steps or 0
         return {number: whole.of_member(at).by_steps(steps) for at, number in each}
-
-    def _examples_of(self, members: Array, batches: Iterable[Array]) -> Iterator[Array]:
-        """Batches of positions in the subsets of members as batches of examples."""
-        each, numbers = self.subsets, list[int](members.tolist())
-        if each is None:
-            yield from batches
-            return
-        subsets = np.stack([each[number] for number in numbers])
-        for positions in batches:
-            shape = len(numbers), *positions.shape[-2:]
-            flat = np.broadcast_to(positions, shape).reshape(len(numbers), -1)
-            yield np.take_along_axis(subsets, flat, 1).reshape(shape)
 
     def _stop_failed(
         self,
@@ -482,11 +439,12 @@ class PopulationFit:
         if not failed:
             return
         run.snapshot.restore(np.array(failed, np.int64))
-        fault = self._fault()
+        fault = run.epochs.fault()
         for number in failed:
             member = running.pop(number)
-            error = _failure(int(self.numbers[number]), member, fault)
-            warn(f"{error.problem}: {fault}" if fault else error.problem)
+            member.fault = "" if fault == ALL_FINITE else fault
+            error = _failure(int(self.numbers[number]), member)
+            warn(f"{error.problem}: {fault}" if member.fault else error.problem)
             member.hooks.fit_fails(member.fit, error)
 
     def _ends(
@@ -517,15 +475,12 @@ class _Run:
     """What all epochs of a fit share.
 
     Attributes:
-        examples, resident: of the data set; not used if the epochs are those of a stream, `feed`.
         at_once: the epochs that are trained together.
         is_repeating: whether an epoch that has begun is trained again.
     """
 
     training: PopulationTraining
-    examples: int
-    resident: Any
-    feed: EpochsOfStream | None
+    epochs: EpochsOfMembers | EpochsOfStream
     interrupt: Interrupt
     shown: Bar
     snapshot: Snapshot
@@ -575,17 +530,17 @@ def _copied(callback: AnyCallback) -> AnyCallback:
         ) from error
 
 
-def _failure(number: int, member: _Member, fault: str) -> NonFiniteError:
-    """The error of a member whose values became infinite or NaN, perhaps with the data's fault."""
+def _failure(number: int, member: _Member) -> NonFiniteError:
+    """The error of a member whose values became infinite or NaN."""
     return NonFiniteError(
         f"member {number} stopped: {member.failure}",
         facts=(
             ("epoch", str(len(member.fit.history) + 1)),
-            *([("data", fault)] if fault else []),
+            *([("data", member.fault)] if member.fault else []),
             ("member", "restored to its state before this epoch; the others go on"),
         ),
         where="fit",
-        advice=CORRECT_DATA if fault else "Lower its learning rate, or clip its gradients.",
+        advice=CORRECT_DATA if member.fault else "Lower its learning rate, or clip its gradients.",
     )
 
 
