@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, final
 
@@ -20,11 +20,10 @@ from lamina.engines.engine import Engine
 from lamina.errors import DataError
 from lamina.program.philox import ORDER_STREAM
 from lamina.runtime.feeds import Stopped
-from lamina.runtime.streaming import Examples, Streamed
+from lamina.runtime.streaming import Examples
 
 if TYPE_CHECKING:
-    from lamina.training.population import PopulationTraining
-    from lamina.training.steps import TrainingSteps
+    from lamina.training.batches import BatchRunner
 
 # Several epochs of a small data set are shuffled and run in one call, of about this many examples.
 EXAMPLES_AT_ONCE = 1 << 15
@@ -173,7 +172,7 @@ class Epochs(Protocol):
         """The most examples of a training step."""
         ...
 
-    def given_to(self, training: TrainingSteps, *, drop_last: bool) -> AbstractContextManager[None]:
+    def given_to(self, training: BatchRunner, *, drop_last: bool) -> AbstractContextManager[None]:
         """Within the block, the training can read the examples, and the other methods be called."""
         ...
 
@@ -209,7 +208,7 @@ class EpochsOfDataset:
         return min(wanted, len(self._dataset))
 
     @contextmanager
-    def given_to(self, training: TrainingSteps, *, drop_last: bool) -> Generator[None]:
+    def given_to(self, training: BatchRunner, *, drop_last: bool) -> Generator[None]:
         self._training, self._drop_last = training, drop_last
         self._orders = None
         if self._seed is not None:
@@ -233,67 +232,6 @@ class EpochsOfDataset:
 
     def close(self) -> None:
         pass
-
-
-@final
-class EpochsOfMembers:
-    """The epochs of members of a population, each with its own order, on their parts of a data set.
-
-    Args:
-        seeds: the seed of each member's order; None if examples stay in their order.
-        subsets: the positions of each member's examples; None if it has all of them.
-    """
-
-    position = None  # only streams need one
-
-    def __init__(
-        self, dataset: Dataset, seeds: Array | None, subsets: Sequence[Array] | None
-    ) -> None:
-        self.sample, self._seeds, self._subsets = dataset, seeds, subsets
-
-    def batch_size(self, wanted: int) -> int:
-        return min(wanted, len(self.sample))
-
-    @contextmanager
-    def given_to(self, training: PopulationTraining, *, drop_last: bool) -> Generator[None]:
-        self._training, self._drop_last = training, drop_last
-        with training.uploaded(self.sample) as self._resident:
-            yield
-
-    def turns(self, members: Array, epoch: int, count: int, stopped: Stopped) -> list[Turn]:
-        """The batches of so many epochs, of members with equally many examples together."""
-        numbers, each = list[int](members.tolist()), self._subsets
-        lengths = [len(self.sample) if each is None else len(each[number]) for number in numbers]
-        turns: list[Turn] = []
-        for group in equal_members(lengths):
-            examples, own = lengths[int(group[0])], members[group]
-            steps = steps_of(examples, self._training.batch_size, drop_last=self._drop_last)
-            given = examples, epoch * steps, count * steps
-            seeds = None if self._seeds is None else self._seeds[own]
-            batches = self._training.batches(*given, seeds, drop_last=self._drop_last)
-            if each is not None:
-                places: list[int] = own.tolist()
-                batches = _within(np.stack([each[number] for number in places]), batches)
-            groups = self._training.in_order(self._resident, batches)
-            turns.append(Turn(own, groups, steps, not isinstance(self._resident, Streamed)))
-        return turns
-
-    def advance(self, steps: int) -> None:
-        pass
-
-    def fault(self) -> str:
-        return fault_of(self.sample)
-
-    def close(self) -> None:
-        pass
-
-
-def _within(subsets: Array, batches: Iterable[Array]) -> Iterator[Array]:
-    """Batches of positions in the subset of each member as batches of examples."""
-    for positions in batches:
-        shape = len(subsets), *positions.shape[-2:]
-        flat = np.broadcast_to(positions, shape).reshape(len(subsets), -1)
-        yield np.take_along_axis(subsets, flat, axis=1).reshape(shape)
 
 
 @final
@@ -353,7 +291,7 @@ class EpochsOfStream:
         return wanted if self._stream.regroup else len(self.sample)
 
     @contextmanager
-    def given_to(self, training: TrainingSteps, *, drop_last: bool) -> Generator[None]:
+    def given_to(self, training: BatchRunner, *, drop_last: bool) -> Generator[None]:
         (epochs, steps), dataset = self._to_read, whole_of(self._stream)
         if dataset is not None and self.steps is None:
             self.steps = steps_of(len(dataset), training.batch_size, drop_last=drop_last)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Annotated, Any, final
 
@@ -19,6 +20,7 @@ from lamina.errors import DataError, DefinitionError
 from lamina.learning.protocols import TrainingOptions
 from lamina.network import Network
 from lamina.runtime.compiled import RecentPrograms
+from lamina.runtime.feeds import Stopped
 from lamina.runtime.inference import with_members
 from lamina.runtime.parameters import Parameters
 from lamina.runtime.streaming import Examples, Streamed
@@ -26,7 +28,15 @@ from lamina.step.derive import RATE, TrainingNumbers
 from lamina.step.member_numbers import fields_of_members, leaves_of
 from lamina.step.names import as_arrays
 from lamina.training.batches import Recorded, joined
-from lamina.training.epochs import EXAMPLES_AT_ONCE, batches_after, equal_members, orders_by
+from lamina.training.epochs import (
+    EXAMPLES_AT_ONCE,
+    Turn,
+    batches_after,
+    equal_members,
+    fault_of,
+    orders_by,
+    steps_of,
+)
 from lamina.training.interrupt import Interrupt, held_interrupts
 from lamina.training.rates import LearningRates, RatesOfMembers
 from lamina.training.steps import TrainingSteps
@@ -338,3 +348,64 @@ class PopulationTraining(TrainingSteps):
         """
         self._running = members
         return self.pieces(groups, interrupt, are_there=are_there)
+
+
+@final
+class EpochsOfMembers:
+    """The epochs of members of a population, each with its own order, on their parts of a data set.
+
+    Args:
+        seeds: the seed of each member's order; None if examples stay in their order.
+        subsets: the positions of each member's examples; None if it has all of them.
+    """
+
+    position = None  # only streams need one
+
+    def __init__(
+        self, dataset: Dataset, seeds: Array | None, subsets: Sequence[Array] | None
+    ) -> None:
+        self.sample, self._seeds, self._subsets = dataset, seeds, subsets
+
+    def batch_size(self, wanted: int) -> int:
+        return min(wanted, len(self.sample))
+
+    @contextmanager
+    def given_to(self, training: PopulationTraining, *, drop_last: bool) -> Generator[None]:
+        self._training, self._drop_last = training, drop_last
+        with training.uploaded(self.sample) as self._resident:
+            yield
+
+    def turns(self, members: Array, epoch: int, count: int, stopped: Stopped) -> list[Turn]:
+        """The batches of so many epochs, of members with equally many examples together."""
+        numbers, each = list[int](members.tolist()), self._subsets
+        lengths = [len(self.sample) if each is None else len(each[number]) for number in numbers]
+        turns: list[Turn] = []
+        for group in equal_members(lengths):
+            examples, own = lengths[int(group[0])], members[group]
+            steps = steps_of(examples, self._training.batch_size, drop_last=self._drop_last)
+            given = examples, epoch * steps, count * steps
+            seeds = None if self._seeds is None else self._seeds[own]
+            batches = self._training.batches(*given, seeds, drop_last=self._drop_last)
+            if each is not None:
+                places: list[int] = own.tolist()
+                batches = _within(np.stack([each[number] for number in places]), batches)
+            groups = self._training.in_order(self._resident, batches)
+            turns.append(Turn(own, groups, steps, not isinstance(self._resident, Streamed)))
+        return turns
+
+    def advance(self, steps: int) -> None:
+        pass
+
+    def fault(self) -> str:
+        return fault_of(self.sample)
+
+    def close(self) -> None:
+        pass
+
+
+def _within(subsets: Array, batches: Iterable[Array]) -> Iterator[Array]:
+    """Batches of positions in the subset of each member as batches of examples."""
+    for positions in batches:
+        shape = len(subsets), *positions.shape[-2:]
+        flat = np.broadcast_to(positions, shape).reshape(len(subsets), -1)
+        yield np.take_along_axis(subsets, flat, axis=1).reshape(shape)

@@ -28,14 +28,7 @@ from lamina.training.batches import Recorded, joined
 from lamina.training.callbacks.callback import RunningFit, TrainedModel
 from lamina.training.callbacks.hooks import AnyCallback, Hooks, check_callbacks
 from lamina.training.checkpoints import Begun, Checkpoint, MemberNotes, kind_of_optimizer
-from lamina.training.epochs import (
-    ALL_FINITE,
-    EpochsOfMembers,
-    EpochsOfStream,
-    Turn,
-    no_whole_batch,
-    require_epochs,
-)
+from lamina.training.epochs import ALL_FINITE, EpochsOfStream, Turn, no_whole_batch, require_epochs
 from lamina.training.evaluation import evaluating_members
 from lamina.training.fit import (
     CORRECT_DATA,
@@ -50,7 +43,7 @@ from lamina.training.fit import (
 )
 from lamina.training.history import History
 from lamina.training.interrupt import Interrupt, held_interrupts
-from lamina.training.population import PopulationTraining
+from lamina.training.population import EpochsOfMembers, PopulationTraining
 from lamina.training.progress import Bar, display
 
 

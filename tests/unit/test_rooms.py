@@ -45,7 +45,7 @@ CIRCLES = {
     ("lamina.codegen.values", "lamina.codegen.builder"),
     ("lamina.graph.methods", "lamina.graph.tensor"),
     ("lamina.program.index", "lamina.program.scalar"),
-    ("lamina.training.epochs", "lamina.training.training"),
+    ("lamina.training.epochs", "lamina.training.batches"),
 }
 
 
