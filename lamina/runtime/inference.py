@@ -183,8 +183,9 @@ class Inference:
         return profiled(compile_, arrays, self._parameters, seconds)
 
     def program(self, arrays: Sequence[Array]) -> CompiledProgram:
-        """The program for a batch of these shapes and types. The caller holds the model's lock."""
-        return self._programs.get(_key_of(arrays), self._compile)
+        """The program for a batch of these shapes and types."""
+        with self._parameters.lock.mutex:
+            return self._programs.get(_key_of(arrays), self._compile)
 
     def _run(self, arrays: Sequence[Array], key: _Key) -> tuple[Array, ...]:
         compiled = self._programs.get(key, self._compile)
