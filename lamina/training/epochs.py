@@ -191,47 +191,51 @@ class Epochs(Protocol):
         """Ends the reading of a stream."""
 
 
-@final
-class EpochsOfDataset:
-    """`Epochs` of a data set; without a seed, examples stay in their order."""
+class OfDataset:
+    """What all epochs of a data set have in common: it is read where it is, as often as needed."""
 
     position = None  # only streams need one
 
-    def __init__(self, dataset: Dataset, seed: int | None) -> None:
-        self._dataset, self._seed = dataset, seed
-
-    @property
-    def sample(self) -> Dataset:
-        return self._dataset
+    def __init__(self, dataset: Dataset) -> None:
+        self.sample = dataset
 
     def batch_size(self, wanted: int) -> int:
-        return min(wanted, len(self._dataset))
+        return min(wanted, len(self.sample))
+
+    def advance(self, steps: int) -> None:
+        pass
+
+    def fault(self) -> str:
+        return fault_of(self.sample)
+
+    def close(self) -> None:
+        pass
+
+
+@final
+class EpochsOfDataset(OfDataset):
+    """`Epochs` of a data set; without a seed, examples stay in their order."""
+
+    def __init__(self, dataset: Dataset, seed: int | None) -> None:
+        super().__init__(dataset)
+        self._seed = seed
 
     @contextmanager
     def given_to(self, training: BatchRunner, *, drop_last: bool) -> Generator[None]:
         self._training, self._drop_last = training, drop_last
         self._orders = None
         if self._seed is not None:
-            self._orders = orders_by(training.engine, len(self._dataset), self._seed)
-        self.steps = steps_of(len(self._dataset), training.batch_size, drop_last=drop_last)
-        with training.uploaded(self._dataset) as self._resident:
+            self._orders = orders_by(training.engine, len(self.sample), self._seed)
+        self.steps = steps_of(len(self.sample), training.batch_size, drop_last=drop_last)
+        with training.uploaded(self.sample) as self._resident:
             yield
 
     def groups(self, epoch: int, done: int, stopped: Stopped) -> Iterator[tuple[Examples, Array]]:
         training, before = self._training, epoch * self.steps + done
         size, left = training.batch_size, self.steps - done
-        given = len(self._dataset), size, before, left, self._orders
+        given = len(self.sample), size, before, left, self._orders
         batches = batches_after(*given, drop_last=self._drop_last)
         return training.in_order(self._resident, batches)
-
-    def advance(self, steps: int) -> None:
-        pass
-
-    def fault(self) -> str:
-        return fault_of(self._dataset)
-
-    def close(self) -> None:
-        pass
 
 
 @final

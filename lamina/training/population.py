@@ -30,10 +30,10 @@ from lamina.step.names import as_arrays
 from lamina.training.batches import Recorded, joined
 from lamina.training.epochs import (
     EXAMPLES_AT_ONCE,
+    OfDataset,
     Turn,
     batches_after,
     equal_members,
-    fault_of,
     orders_by,
     steps_of,
 )
@@ -305,8 +305,7 @@ class PopulationTraining(TrainingSteps):
                     *(examples, int(done[members[0]]), steps, own[members]), drop_last=drop_last
                 )
                 if each is not None:
-                    first = each[members, :1, None]
-                    batches = (rows + first for rows in batches)
+                    batches = _within(each[members], batches)
                 groups = self.in_order(resident, batches)
                 for piece in self.pieces_of(members, groups, interrupt, are_there=are_there):
                     at = int(ended[members[0]])
@@ -351,7 +350,7 @@ class PopulationTraining(TrainingSteps):
 
 
 @final
-class EpochsOfMembers:
+class EpochsOfMembers(OfDataset):
     """The epochs of members of a population, each with its own order, on their parts of a data set.
 
     Args:
@@ -359,15 +358,11 @@ class EpochsOfMembers:
         subsets: the positions of each member's examples; None if it has all of them.
     """
 
-    position = None  # only streams need one
-
     def __init__(
         self, dataset: Dataset, seeds: Array | None, subsets: Sequence[Array] | None
     ) -> None:
-        self.sample, self._seeds, self._subsets = dataset, seeds, subsets
-
-    def batch_size(self, wanted: int) -> int:
-        return min(wanted, len(self.sample))
+        super().__init__(dataset)
+        self._seeds, self._subsets = seeds, subsets
 
     @contextmanager
     def given_to(self, training: PopulationTraining, *, drop_last: bool) -> Generator[None]:
@@ -392,15 +387,6 @@ class EpochsOfMembers:
             groups = self._training.in_order(self._resident, batches)
             turns.append(Turn(own, groups, steps, not isinstance(self._resident, Streamed)))
         return turns
-
-    def advance(self, steps: int) -> None:
-        pass
-
-    def fault(self) -> str:
-        return fault_of(self.sample)
-
-    def close(self) -> None:
-        pass
 
 
 def _within(subsets: Array, batches: Iterable[Array]) -> Iterator[Array]:
